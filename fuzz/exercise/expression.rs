@@ -87,7 +87,7 @@ pub fn expression_of(bytes: &[u8]) -> String {
 pub fn expression(bytes: &[u8]) {
     let text = expression_of(&bytes[..bytes.len().min(64)]);
     let alone = try_out(&text);
-    let long = format!("{}{text}", "ether src 2:0:0:0:0:7 or ".repeat(expression::APART));
+    let long = format!("{}{text}", "ether src 2:0:0:0:0:7 or ".repeat(expression::MIN_SPLIT_LIST));
     let in_long = try_out(&long);
     // A bare number after an operator inherits its qualifier, which it lacks alone.
     assert!(

@@ -39,12 +39,13 @@ impl Insn {
         if self.code == LOAD_IMMEDIATE { 2 } else { 1 }
     }
 
-    pub(crate) fn goes_nowhere(self) -> bool {
+    /// Returns true for a jump to the next instruction.
+    pub(crate) fn jumps_to_next(self) -> bool {
         self.code == GOTO && self.off == 0
     }
 
     /// Returns true if the next instruction never follows this one.
-    pub(crate) fn never_goes_on(self) -> bool {
+    pub(crate) fn never_falls_through(self) -> bool {
         matches!(self.code, GOTO | GOTO_FAR | EXIT_CODE)
     }
 

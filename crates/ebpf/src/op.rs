@@ -59,7 +59,7 @@ pub const EXIT: u8 = 0x90;
 pub const JLT: u8 = 0xa0;
 pub const JLE: u8 = 0xb0;
 
-/// Added to the operation of an atomic instruction that returns the value from before it.
+/// Flag of an atomic operation that returns the previous value.
 const FETCH: i32 = 0x01;
 
 /// Complete codes.
@@ -106,7 +106,7 @@ pub const fn store_imm(size: u8, base: u8, off: i16, imm: i32) -> Insn {
 pub const fn atomic_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
     Insn::new(STX | ATOMIC | size, base, src, off, ADD as i32)
 }
-/// Does the same, and reads the value from before into `src`. Kernels support it from 5.12 on.
+/// Adds atomically to memory at `base`, and loads the previous value into `src`. Requires Linux 5.12.
 pub const fn atomic_fetch_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
     Insn::new(STX | ATOMIC | size, base, src, off, ADD as i32 | FETCH)
 }
@@ -121,7 +121,7 @@ pub const fn jump_if(test: u8, dst: u8, imm: i32, off: i16) -> Insn {
 pub const fn goto(off: i16) -> Insn {
     Insn::new(GOTO, 0, 0, off, 0)
 }
-/// Jumps with a distance of 32 bits, which kernels support from 6.6 on.
+/// Jumps with a distance of 32 bits. Requires Linux 6.6.
 pub const fn goto_far(imm: i32) -> Insn {
     Insn::new(GOTO_FAR, 0, 0, 0, imm)
 }

@@ -1,6 +1,6 @@
 //! Removes instructions that a program's configuration makes superfluous: branches with a known outcome, and
-//! unreachable code. The verifier removes unreachable code too, but only after it has verified everything; and the
-//! instructions present at load time already decide how the kernel sets the program up, above all tail calls.
+//! unreachable code. The verifier removes unreachable code too, but only after it has verified everything. Besides, the
+//! kernel sets up a program, above all its tail calls, by the instructions present at load time.
 
 use crate::flow::{RESULT, starts, target};
 use crate::{Insn, op};
@@ -9,8 +9,8 @@ use crate::{Insn, op};
 pub fn simplify(program: &mut Vec<Insn>) {
     decide(program);
     remove(program, &unreached(program));
-    let nowhere: Vec<bool> = program.iter().map(|one| one.goes_nowhere()).collect();
-    remove(program, &nowhere);
+    let idle: Vec<bool> = program.iter().map(|one| one.jumps_to_next()).collect();
+    remove(program, &idle);
     let unread: Vec<bool> = (0..program.len()).map(|at| is_unread(program, at)).collect();
     remove(program, &unread);
 }
@@ -54,7 +54,7 @@ fn unreached(program: &[Insn]) -> Vec<bool> {
         let length = program[at].length();
         unreached[at..(at + length).min(program.len())].fill(false);
         open.extend(target(program, at));
-        if !program[at].never_goes_on() {
+        if !program[at].never_falls_through() {
             open.push(at + length);
         }
     }

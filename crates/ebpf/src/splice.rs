@@ -12,7 +12,7 @@ pub const QUICK_FILTER: i32 = 0x7477_fffc;
 pub const FRAME_FILTER: i32 = 0x7477_fff8;
 const MARK_LENGTH: usize = 2;
 
-/// Reason for which a block cannot be inserted into a program.
+/// Reason why a block cannot be inserted into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// The program has no placeholder.
@@ -81,7 +81,7 @@ fn with_replaced(program: &[Insn], old: std::ops::Range<usize>, new: &[Insn]) ->
     Ok(spliced)
 }
 
-/// Returns the end of the first function: the others are called.
+/// Returns the end of the first function: the lowest start of the others, which calls and addresses refer to.
 fn end_of_first_function(program: &[Insn]) -> usize {
     starts(program)
         .filter(|at| program[*at].names_function())

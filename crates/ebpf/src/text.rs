@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{Insn, helper, op};
 
-/// Formats a block of instructions like `bpftool prog dump xlated`, one a line.
+/// Formats a block of instructions like `bpftool prog dump xlated`, one per line.
 pub fn disassemble(block: &[Insn]) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();

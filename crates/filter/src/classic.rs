@@ -13,7 +13,7 @@ pub const MAX_RAW: usize = 4096;
 pub const MAX_COMPILED: usize = 65_535;
 /// Number of cells of scratch memory.
 pub const MEMORY_CELLS: usize = 16;
-/// Maximum number of backward jumps of a packet before the filter gives up with "no match", as in newer libpcap. Only
+/// Maximum number of backward jumps for a packet before the filter gives up with "no match", as in newer libpcap. Only
 /// `protochain` jumps backward, once for each header of the chain.
 pub const MAX_BACKWARD_JUMPS: u32 = 64;
 
@@ -175,23 +175,23 @@ pub struct Classic {
     /// Offsets below zero count from the packet's headers, as in the kernel's programs.
     counts_from_headers: bool,
     /// Comparisons that are table look-ups: instruction number and table index.
-    finds: BTreeMap<usize, usize>,
+    lookups: BTreeMap<usize, usize>,
     tables: Arc<[Table]>,
 }
 
 impl Classic {
     fn plain(instructions: Vec<Instruction>) -> Self {
-        Self { instructions, counts_from_headers: true, finds: BTreeMap::new(), tables: Arc::new([]) }
+        Self { instructions, counts_from_headers: true, lookups: BTreeMap::new(), tables: Arc::new([]) }
     }
 
     /// Creates a program of libpcap's compiler in which some comparisons look up a table.
     pub(crate) fn with_tables(
         instructions: Vec<Instruction>,
-        finds: Vec<(usize, usize)>,
+        lookups: Vec<(usize, usize)>,
         tables: Vec<Table>,
     ) -> Result<Self, FilterError> {
         let program = Self::from_compiler(instructions)?;
-        Ok(Self { finds: finds.into_iter().collect(), tables: tables.into(), ..program })
+        Ok(Self { lookups: lookups.into_iter().collect(), tables: tables.into(), ..program })
     }
 
     /// Returns true if long lists in it are tables, which a plain classic program cannot express.
@@ -222,8 +222,8 @@ impl Classic {
     }
 
     /// Returns the table in which an instruction looks A up.
-    pub(crate) fn find_at(&self, index: usize) -> Option<usize> {
-        self.finds.get(&index).copied()
+    pub(crate) fn lookup_at(&self, index: usize) -> Option<usize> {
+        self.lookups.get(&index).copied()
     }
 
     /// Accepts a raw program if the kernel's classic checker (`bpf_check_classic`) would.
@@ -270,8 +270,8 @@ impl Classic {
         self.evaluate(bytes, length).value
     }
 
-    /// Runs the program, and returns whether it had to be stopped. Older libpcap does not stop such a program:
-    /// `protochain` can loop there for ever on a crafted packet.
+    /// Runs the program, and returns also whether it had to be stopped. Older libpcap does not stop such a program:
+    /// its `protochain` can loop for ever on a crafted packet.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
         run(self, bytes, length)
     }
@@ -614,19 +614,19 @@ pub struct ClassicAnswer {
 
 /// Runs the program.
 fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer {
-    // Each turn of libpcap's loops moves on by at least eight bytes, and loops are few.
-    let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
-    run_within(program, bytes, length, most)
+    // Each iteration of libpcap's loops advances by at least eight bytes, and a program has few loops.
+    let max_jumps = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
+    run_within(program, bytes, length, max_jumps)
 }
 
-/// Runs the program with at most this many jumps backward.
-fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> ClassicAnswer {
+/// Runs the program with at most `max_jumps` backward jumps.
+fn run_within(program: &Classic, bytes: &[u8], length: u32, max_jumps: u32) -> ClassicAnswer {
     let mut backward = 0;
-    let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
-    ClassicAnswer { value, gave_up: backward > most }
+    let value = step_through(program, bytes, length, max_jumps, &mut backward).unwrap_or(0);
+    ClassicAnswer { value, gave_up: backward > max_jumps }
 }
 
-fn step_through(classic: &Classic, bytes: &[u8], length: u32, most: u32, backward: &mut u32) -> Option<u32> {
+fn step_through(classic: &Classic, bytes: &[u8], length: u32, max_jumps: u32, backward: &mut u32) -> Option<u32> {
     use op::*;
     // Ancillary fields are unknown in a file.
     let fixed = |k: u32| classic.offset(k).map(u64::from);
@@ -680,14 +680,14 @@ fn step_through(classic: &Classic, bytes: &[u8], length: u32, most: u32, backwar
                     let distance = i.k as i32;
                     if distance < 0 {
                         *backward += 1;
-                        if *backward > most {
+                        if *backward > max_jumps {
                             return None;
                         }
                     }
                     pc = pc.checked_add_signed(distance as isize)?;
                     continue;
                 }
-                if let Some(table) = classic.find_at(pc - 1) {
+                if let Some(table) = classic.lookup_at(pc - 1) {
                     let table = &classic.tables()[table];
                     let next = table.look_up(if table.is_first { 0 } else { state }, a);
                     // The last word has no next state: another word may be looked up under the same state.

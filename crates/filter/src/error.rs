@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Reason for which a filter could not be compiled, read or lowered.
+/// Reason why a filter could not be compiled, read or lowered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// libpcap refused the expression.
@@ -55,7 +55,9 @@ pub enum FilterError {
         max: usize,
     },
     /// The lowered program is longer than the range of jumps.
-    #[error("the filter becomes {len} eBPF instructions, beyond the range of jumps here ({max})")]
+    #[error(
+        "the filter is too long: it compiles to {len} eBPF instructions, but jumps at this hook span at most {max}"
+    )]
     TooLong {
         /// Number of eBPF instructions needed.
         len: usize,
@@ -91,7 +93,7 @@ pub enum Instead {
     InboundOrTap,
 }
 
-/// Reason for which no compiler is available.
+/// Reason why no compiler is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     pub what: String,

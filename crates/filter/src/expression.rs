@@ -10,7 +10,7 @@ use split::Split;
 use crate::classic::{Classic, Instruction};
 use crate::error::{FilterError, Unavailable};
 
-pub use split::APART;
+pub use split::MIN_SPLIT_LIST;
 
 #[cfg(test)]
 mod file;
@@ -77,7 +77,7 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
     let optimise = match split::compile(expression, options.snaplen.max(1), run, &ask) {
         Split::Whole { optimise } => optimise,
         Split::Compiled(program) => {
-            return Classic::with_tables(program.code, program.finds, program.tables);
+            return Classic::with_tables(program.code, program.lookups, program.tables);
         }
         Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
         Split::TooLong { comparisons } => return Err(too_many(comparisons)),
@@ -93,7 +93,7 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
 }
 
 fn too_many(comparisons: usize) -> FilterError {
-    let most = split::MOST_WHOLE;
+    let most = split::MAX_WHOLE;
     FilterError::Unsplit { comparisons, most }
 }
 

@@ -36,11 +36,11 @@
 //!
 //! # Reading packets
 //!
-//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as possible, and a *slow*
-//! version of the same program reads each field with the kernel's load helper, which reaches bytes beyond the linear
-//! part. When a comparison fails and the packet is long enough to match, the fast version jumps to the same instruction
-//! of the slow one, and never returns. The slow version is exact, so the comparisons may require slightly more bytes
-//! than the next load. At [`Hook::Socket`] only the slow version exists.
+//! A block contains two versions of the program. The *fast* version reads packet memory with as few comparisons with
+//! `data_end` as possible. The *slow* version reads each field with the kernel's load helper, which reaches bytes beyond
+//! the linear part. When a comparison fails and the packet is long enough to match, the fast version jumps to the same
+//! instruction of the slow one, and never returns. The slow version is exact, so the comparisons may require slightly
+//! more bytes than the next load. At [`Hook::Socket`] only the slow version exists.
 
 pub(crate) mod ancillary;
 mod assembler;
@@ -162,7 +162,7 @@ impl Target {
         match self.hook {
             Hook::Xdp if self.load_helper => Some(helper::XDP_LOAD_BYTES),
             Hook::Tc if self.load_helper => Some(helper::SKB_LOAD_BYTES),
-            // Older than any kernel with a choice of helpers, and the only method of reading here.
+            // All supported kernels have this helper, and a socket filter has no other method of reading.
             Hook::Socket => Some(helper::SKB_LOAD_BYTES),
             _ => None,
         }
@@ -173,7 +173,7 @@ impl Target {
         matches!(self.hook, Hook::Tc | Hook::Socket)
     }
 
-    fn puts_tag_back(&self) -> bool {
+    fn restores_tag(&self) -> bool {
         self.vlan_out_of_band && self.has_skb()
     }
 }

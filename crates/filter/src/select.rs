@@ -1,5 +1,5 @@
-//! Selection of a file's packets by content: a filter run in user space, on the same classic program that a capture's
-//! filter is made from.
+//! Selects a file's packets by content: runs a filter in user space, as the classic program from which the filter of a
+//! capture would be made.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,14 @@ pub enum Question {
     Classic(String),
 }
 
-/// Reason for which a filter cannot be applied to the packets of a file.
+/// Reason why a filter cannot be applied to the packets of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The filter needs the packet's direction, interface, mark or a similar fact, which the kernel knows but a file
     /// does not contain.
-    #[error("the filter asks for the packet's direction, its interface or something else that is not among its bytes")]
+    #[error("the filter asks for a fact that files do not contain, such as the packet's direction or interface")]
     NotInFiles,
     #[error("only Ethernet frames are supported")]
     NotEthernet,
@@ -41,7 +41,7 @@ pub struct Selector {
     question: Question,
     options: CompilerOptions,
     programs: HashMap<PacketKind, Matcher>,
-    /// PacketKind of the previous packet: most files have only one.
+    /// Kind and program of the previous packet; most files have only one kind.
     last: Option<(PacketKind, Matcher)>,
 }
 
@@ -101,7 +101,7 @@ impl Matcher {
     fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
         match self {
             Self::Whole(classic) => classic.exceeds_kernel(bytes, length),
-            // Inner packets are located again.
+            // User space always locates inner packets again.
             Self::Inside(_) => true,
         }
     }

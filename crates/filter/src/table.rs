@@ -71,7 +71,7 @@ impl Table {
 }
 
 /// Maximum number of rows over all states; more would need seconds and hundreds of megabytes.
-const MOST_LED_TO: usize = 1 << 24;
+const MAX_STATE_ROWS: usize = 1 << 24;
 
 /// Builds tables for rows of this many words, each a range. `None` if rows overlap so often that the tables would be
 /// much longer than their list.
@@ -90,7 +90,7 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
     for word in 0..words {
         let mut entries: Vec<Entry> = Vec::new();
         let mut following: HashMap<Vec<u32>, u32> = HashMap::new();
-        let mut led_to = 0;
+        let mut state_rows = 0;
         for (state, rows) in open {
             let ranges = rows.into_iter().map(|row| Range {
                 from: cell(row, word).0,
@@ -98,8 +98,8 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
                 row: (settled[row as usize] > word).then_some(row),
             });
             segments(ranges.collect(), |from, to, rows| {
-                led_to += rows.len();
-                if led_to > MOST_LED_TO {
+                state_rows += rows.len();
+                if state_rows > MAX_STATE_ROWS {
                     return false;
                 }
                 let next = match rows {

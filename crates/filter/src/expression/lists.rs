@@ -18,15 +18,15 @@ use crate::table::{self, Table};
 
 /// Minimum length of a list. Shorter ones are as fast as comparisons, and agree with libpcap on truncated frames too.
 /// Alternating lists would be long programs.
-const LEAST: usize = 100;
+const MIN_LIST_LEN: usize = 100;
 /// Minimum length of a list of combinations, which are many comparisons each.
-const LEAST_COMBINED: usize = 32;
+const MIN_COMBINATIONS: usize = 32;
 
 /// Maximum number of parts with a choice of sides: each doubles the program.
-const MOST_SIDED: usize = 3;
-const MOST_PARTS: usize = 8;
+const MAX_SIDED: usize = 3;
+const MAX_PARTS: usize = 8;
 /// Maximum number of combinations of one operand: `host A and (port P or port Q)` stands for two.
-const MOST_OF_ONE: usize = 64;
+const MAX_PER_OPERAND: usize = 64;
 
 /// An operand's parts, joined by `and`, and its members in order.
 type Combination = (Vec<Part>, Vec<Span>);
@@ -35,7 +35,7 @@ type Combination = (Vec<Part>, Vec<Span>);
 pub(super) struct Compiled {
     pub(super) code: Vec<Instruction>,
     /// Instructions that are look-ups, with their tables.
-    pub(super) finds: Vec<(usize, usize)>,
+    pub(super) lookups: Vec<(usize, usize)>,
     pub(super) tables: Vec<Table>,
 }
 
@@ -129,8 +129,8 @@ fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
     sizes.retain(|parts, size| {
         *size
             >= match parts.len() {
-                1 => LEAST,
-                _ => LEAST_COMBINED,
+                1 => MIN_LIST_LEN,
+                _ => MIN_COMBINATIONS,
             }
     });
     let is_list = |combination: &Combination| sizes.contains_key(&combination.0[..]);
@@ -174,7 +174,7 @@ fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
     let mut all: Vec<Combination> = vec![Default::default()];
     for part in std::iter::once(first).chain(rest.iter().map(|(_, node)| node)) {
         let choices = choices(part, expression)?;
-        if all.len() * choices.len() > MOST_OF_ONE {
+        if all.len() * choices.len() > MAX_PER_OPERAND {
             return None;
         }
         all = (all.iter())
@@ -187,7 +187,7 @@ fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
             .collect();
     }
     let is_fit =
-        |(parts, row): &Combination| !row.is_empty() && parts.len() <= MOST_PARTS && sided(parts).count() <= MOST_SIDED;
+        |(parts, row): &Combination| !row.is_empty() && parts.len() <= MAX_PARTS && sided(parts).count() <= MAX_SIDED;
     all.iter().all(is_fit).then_some(all)
 }
 
@@ -226,7 +226,8 @@ fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
     members
         .enumerate()
         .filter(move |(number, (_, family))| {
-            // A list of single members has no next state; a single word leads on from the state it is looked up under.
+            // A list of single members has no next state. The last part of a combination, if it has a single word, needs
+            // none either.
             family.has_sides() && (*number < last || last > 0 && family.kind.words() > 1)
         })
         .map(|(_, (at, _))| at)
@@ -274,18 +275,18 @@ impl List {
             (texts.join(" and "), words)
         });
         let (code, other) = (run(&text)?, run(&other_text)?);
-        let mut finds = Vec::new();
+        let mut lookups = Vec::new();
         for (at, (one, two)) in code.iter().zip(&other).enumerate() {
             if one == two {
                 continue;
             }
             let table = words.iter().zip(&other_words).position(|pair| pair == (&one.k, &two.k));
             match table {
-                Some(table) if one.code == op::JMP | op::JEQ | op::K => finds.push((at, table)),
+                Some(table) if one.code == op::JMP | op::JEQ | op::K => lookups.push((at, table)),
                 _ => return Err(format!("a list of `{text}` cannot be looked up")),
             }
         }
-        Ok((code, finds))
+        Ok((code, lookups))
     }
 
     fn tables(&self) -> Result<Vec<Table>, String> {

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// A number that overflows 32 bits.
 const REFUSED: &str = "99999999999";
 /// Longest expression whose error is located: a search compiles a long text several times, which is slow.
-const LONGEST: usize = 2048;
+const MAX_LEN: usize = 2048;
 
 /// Returns the bytes that the message is about, if they can be determined. `compile` returns libpcap's message on a
 /// text.
@@ -19,7 +19,7 @@ pub(super) fn locate(
     message: &str,
     compile: impl Fn(&str) -> Option<String>,
 ) -> Option<Range<usize>> {
-    if expression.len() > LONGEST {
+    if expression.len() > MAX_LEN {
         return None;
     }
     let tokens = tokens(expression);

@@ -18,7 +18,7 @@ pub(super) struct List {
     pub(super) rows: Vec<Vec<Span>>,
 }
 
-/// MemberKind of a list's members.
+/// Kind of a list's members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum MemberKind {
     Ipv4,
@@ -60,8 +60,8 @@ impl MemberKind {
         shifts.map(move |shift| ((from >> shift) as u32, (to >> shift) as u32))
     }
 
-    /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two of its
-    /// own.
+    /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two such
+    /// members, which no other position has.
     pub(super) fn stand_in(self, index: usize, second: bool) -> (String, Words) {
         let own = 2 * index as u32 + u32::from(second);
         match self {
@@ -104,19 +104,19 @@ impl Family {
 pub(super) fn member(leaf: &str) -> Option<(Family, Span)> {
     let mut words: Vec<&str> = leaf.split_whitespace().collect();
     let number = words.pop()?;
-    let what = words.pop()?;
+    let keyword = words.pop()?;
     let is_ethernet = words.contains(&"ether");
-    let (kind, span) = match what {
+    let (kind, span) = match keyword {
         "host" | "src" | "dst" if is_ethernet => {
-            if what != "host" {
-                words.push(what);
+            if keyword != "host" {
+                words.push(keyword);
             }
             let address = mac(number)?;
             (MemberKind::Mac, (address, address))
         }
-        "host" | "net" => address(number, what == "net")?,
+        "host" | "net" => address(number, keyword == "net")?,
         "src" | "dst" => {
-            words.push(what);
+            words.push(keyword);
             address(number, false)?
         }
         "port" => (MemberKind::Port, port(number).map(|port| (port, port))?),

@@ -87,10 +87,10 @@ impl Node {
 }
 
 /// Parses the operands after a context; `None` if it has fewer comparisons, or parts that cannot be parsed.
-pub(super) fn parse(expression: &str, context: &Context<'_>, least_comparisons: usize, ask: Ask<'_>) -> Option<Node> {
+pub(super) fn parse(expression: &str, context: &Context<'_>, min_comparisons: usize, ask: Ask<'_>) -> Option<Node> {
     let mut words = words(expression)?;
     words.retain(|(_, at)| at.start >= context.end);
-    if comparisons(&expression[context.end..]) < least_comparisons {
+    if comparisons(&expression[context.end..]) < min_comparisons {
         return None;
     }
     let mut parser = Parser {
@@ -109,7 +109,7 @@ pub(super) fn parse(expression: &str, context: &Context<'_>, least_comparisons: 
 /// Number of comparisons with single ports that cost libpcap as much as one with a range.
 const RANGE: usize = 3;
 
-/// Returns at least the number of operators, when split into words by libpcap.
+/// Returns the number of operators, or more: libpcap's scanner may see some of these words as names.
 pub(super) fn operators(expression: &str) -> usize {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
     let spelled = words.filter(|word| ["and", "or"].contains(word)).count();
@@ -226,7 +226,7 @@ const QUALIFIERS: [&str; 27] = [
 const INHERITABLE: [&str; 6] = ["host", "net", "port", "portrange", "src", "dst"];
 
 /// Maximum nesting for the stack of a thread.
-const DEEPEST: usize = 2048;
+const MAX_NESTING: usize = 2048;
 
 struct Parser<'a> {
     expression: &'a str,
@@ -267,7 +267,7 @@ impl Parser<'_> {
     fn operand(&mut self) -> Option<Node> {
         match self.peek()? {
             // Deeper nesting is left to libpcap.
-            _ if self.depth > DEEPEST => None,
+            _ if self.depth > MAX_NESTING => None,
             Word::Not => {
                 self.at += 1;
                 self.depth += 1;
@@ -375,8 +375,8 @@ impl Parser<'_> {
 /// Compiles an expression with libpcap for Ethernet, without its optimiser.
 pub(super) type Ask<'a> = &'a dyn Fn(&str) -> Result<Vec<Instruction>, String>;
 
-/// Minimum number of names: resolving each takes time.
-const LEAST: usize = 32;
+/// Minimum number of names for which addresses replace them, because resolving each takes time.
+const MIN_NAMES: usize = 32;
 
 /// Offsets of the source address's words in an IPv6 frame, and of the source address in an IPv4 frame.
 const IPV6_SOURCE: [u32; 4] = [22, 26, 30, 34];
@@ -390,10 +390,11 @@ pub(super) fn can_be_name(word: &str, ask: Ask<'_>) -> bool {
     }
 }
 
-/// Replaces many names by addresses. Names without any are left for libpcap to refuse.
+/// Replaces names by addresses if an expression has many of them. Names without an address are left for libpcap to
+/// refuse.
 pub(super) fn resolve(node: Node, expression: &str, ask: Ask<'_>) -> Node {
     match count(&node, expression) {
-        LEAST.. => replace(node, expression, ask),
+        MIN_NAMES.. => replace(node, expression, ask),
         _ => node,
     }
 }

@@ -19,19 +19,19 @@ use crate::classic::{Instruction, op};
 use crate::table::Table;
 
 /// Number of comparisons below which expressions are compiled whole, to the program that tcpdump shows, in 0.1 s.
-pub(crate) const LONG: usize = 150;
+pub(crate) const MIN_LONG: usize = 150;
 /// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes
 /// the program once for each member of the longest list, each time in quadratic time.
-const MOST_WORK: usize = 8_000_000;
-/// Number of members from which a list is split.
-pub const APART: usize = 201;
-const _: () = assert!(APART * APART * APART > MOST_WORK);
+const MAX_WORK: usize = 8_000_000;
+/// Minimum number of members of a list that is always compiled in pieces.
+pub const MIN_SPLIT_LIST: usize = 201;
+const _: () = assert!(MIN_SPLIT_LIST * MIN_SPLIT_LIST * MIN_SPLIT_LIST > MAX_WORK);
 /// Maximum number of comparisons of an expression that libpcap has to compile whole: about a second without its
 /// optimiser.
-pub const MOST_WHOLE: usize = 500;
+pub const MAX_WHOLE: usize = 500;
 /// Number of operands that libpcap compiles together, and of comparisons in a context, compiled with each: enough to
 /// share loads, few enough to be fast.
-const TOGETHER: usize = 32;
+const OPERANDS_PER_PIECE: usize = 32;
 
 /// Result of splitting an expression.
 pub(super) enum Split {
@@ -62,10 +62,10 @@ fn split_at_operands<'e>(
     ask: operands::Ask<'_>,
 ) -> Option<(operands::Context<'e>, operands::Node)> {
     let context = operands::context(expression)?;
-    if operands::comparisons(context.text) > TOGETHER {
+    if operands::comparisons(context.text) > OPERANDS_PER_PIECE {
         return None;
     }
-    let node = operands::parse(expression, &context, LONG, ask)?;
+    let node = operands::parse(expression, &context, MIN_LONG, ask)?;
     Some((context, node))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn too_many(expression: &str) -> Option<usize> {
     let comparisons = operands::comparisons(expression);
     // Without answers, no word is a name.
     let no_answer = |_: &str| Err(String::new());
-    let is_refused = comparisons > MOST_WHOLE && split_at_operands(expression, &no_answer).is_none();
+    let is_refused = comparisons > MAX_WHOLE && split_at_operands(expression, &no_answer).is_none();
     is_refused.then_some(comparisons)
 }
 
@@ -86,11 +86,11 @@ pub(super) fn compile(
     ask: operands::Ask<'_>,
 ) -> Split {
     let comparisons = operands::comparisons(expression);
-    if comparisons < LONG {
+    if comparisons < MIN_LONG {
         return Split::Whole { optimise: true };
     }
     let Some((context, node)) = split_at_operands(expression, ask) else {
-        return if comparisons <= MOST_WHOLE {
+        return if comparisons <= MAX_WHOLE {
             Split::Whole { optimise: false }
         } else {
             Split::TooLong { comparisons }
@@ -100,7 +100,7 @@ pub(super) fn compile(
     let longest = lists::longest(&node, expression).max(operands::ranges(expression));
     let work = comparisons * comparisons * (1 + longest);
     let node = lists::gather(node, expression);
-    if work <= MOST_WORK && !lists::has_combinations(&node) {
+    if work <= MAX_WORK && !lists::has_combinations(&node) {
         return Split::Whole { optimise: true };
     }
     let (before, after) = match context.text {
@@ -115,7 +115,7 @@ pub(super) fn compile(
         before: &before,
         code: Vec::new(),
         positions: Vec::new(),
-        finds: Vec::new(),
+        lookups: Vec::new(),
         tables: Vec::new(),
     };
     let (yes, no) = (joiner.label(), joiner.label());
@@ -167,7 +167,7 @@ fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
         if let Some(last) = groups.last_mut()
             && is_leaf(node)
             && is_leaf(last.nodes[0])
-            && last.nodes.len() < TOGETHER
+            && last.nodes.len() < OPERANDS_PER_PIECE
             && (last.or == *or || is_first && last.nodes.len() == 1)
         {
             last.or = *or;
@@ -187,7 +187,7 @@ struct Joiner<'a, F> {
     before: &'a str,
     code: Vec<Item>,
     positions: Vec<usize>,
-    finds: Vec<(usize, usize)>,
+    lookups: Vec<(usize, usize)>,
     tables: Vec<Table>,
 }
 
@@ -234,7 +234,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         let texts: Vec<String> = (leaves.iter()).filter_map(|leaf| leaf.text(self.expression)).collect();
         match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
             Ok(program) => self.append(&program, yes, no),
-            // In the whole expression such a piece only adds nothing.
+            // In the whole expression, such a piece is only false.
             Err(message) if message.contains("rejects all packets") => {
                 self.code.push(Item::Goto(no));
             }
@@ -253,10 +253,10 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         let first_table = self.tables.len();
         self.tables.extend(pieces.tables);
         let mut programs = pieces.programs.into_iter().peekable();
-        while let Some((code, finds)) = programs.next() {
+        while let Some((code, lookups)) = programs.next() {
             let start = self.code.len();
-            let finds = finds.into_iter();
-            self.finds.extend(finds.map(|(at, table)| (start + at, first_table + table)));
+            let lookups = lookups.into_iter();
+            self.lookups.extend(lookups.map(|(at, table)| (start + at, first_table + table)));
             match programs.peek() {
                 Some(_) => {
                     let next = self.label();
@@ -308,13 +308,13 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
             Item::Plain(instruction) => instruction,
             Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),
         });
-        Compiled { code: code.collect(), finds: self.finds, tables: self.tables }
+        Compiled { code: code.collect(), lookups: self.lookups, tables: self.tables }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{APART, Split, TOGETHER, operands};
+    use super::{MIN_SPLIT_LIST, OPERANDS_PER_PIECE, Split, operands};
     use crate::{CompilerOptions, FilterError};
     use std::cell::Cell;
 
@@ -386,7 +386,7 @@ mod tests {
             nested,
         ] {
             let most = most_optimised(&expression);
-            assert!(most <= 2 * TOGETHER, "{most}: {expression:.40}");
+            assert!(most <= 2 * OPERANDS_PER_PIECE, "{most}: {expression:.40}");
             let program = crate::compile(&expression, &CompilerOptions::default());
             if !expression.contains("broadcast") {
                 crate::lower(&program.unwrap(), &crate::Target::xdp()).unwrap();
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn errors_in_long_expressions_are_located() {
-        let mut hosts = hosts(APART);
+        let mut hosts = hosts(MIN_SPLIT_LIST);
         hosts[70] = "10.0.0.999".into();
         let expression = format!("host {}", hosts.join(" or "));
         match crate::compile(&expression, &CompilerOptions::default()) {
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn folds_go_from_the_left() {
         // Each `and` restricts the whole expression before it, each `or` extends it.
-        let long = "port 1".to_owned() + &" or port 1".repeat(APART);
+        let long = "port 1".to_owned() + &" or port 1".repeat(MIN_SPLIT_LIST);
         let mut frame = [0u8; 60];
         frame[12] = 8;
         frame[14] = 0x45;

@@ -36,7 +36,7 @@ impl Ancillary {
         let refuse = |part, instead| Err(FilterError::NotAtHook { part, hook: target.hook.description(), instead });
         Ok(match (self, target.hook) {
             (XorX, _) => Answer::XorX,
-            // The frame's bytes answer all else.
+            // Facts that are not in this list are read from the frame's bytes.
             (PacketType, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(4),
             (Interface, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(40),
             (Mark, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(8),

@@ -8,7 +8,7 @@ use super::{Hook, Lowered, SCRATCH_SIZE, Stats, Target, lower};
 use crate::classic::Classic;
 use crate::error::FilterError;
 
-/// Slots at the end of the scratch, which no block uses, for the inputs of the second block.
+/// Offset of the slots for the second block's inputs, at the end of the scratch, which no block uses.
 const KEPT: i16 = SCRATCH_SIZE - 3 * 8;
 
 /// Lowers a filter to a block that matches a packet, or else the packet inside its tunnel. A filter with long lists

@@ -21,12 +21,12 @@ const UNFINISHED: u32 = 0x4_0000;
 
 pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
     let mut emitter = Emitter::new(target);
-    let takes_stripped = graph::expects_tags_beside(classic, target.hook);
+    let expects_stripped = graph::expects_stripped_frames(classic, target.hook);
     let graph = emitter.graph(classic)?;
     let plain = emitter.version(&graph, View::Plain, None, Returns::Result)?;
-    if target.puts_tag_back() && !takes_stripped {
+    if target.restores_tag() && !expects_stripped {
         let tagged = emitter.version(&graph, View::Tagged, None, Returns::Result)?;
-        let to_tagged = emitter.go_if_tagged();
+        let to_tagged = emitter.jump_if_tagged();
         emitter.begin(plain);
         emitter.asm.bind(to_tagged);
         emitter.store_tag();
@@ -78,7 +78,7 @@ impl<'a> Emitter<'a> {
         &mut self,
         graph: &Graph,
         view: View,
-        greatest_base: Option<u32>,
+        max_base: Option<u32>,
         returns: Returns,
     ) -> Result<usize, FilterError> {
         let mut graph = graph.clone();
@@ -88,15 +88,15 @@ impl<'a> Emitter<'a> {
         if known.is_none() {
             self.tables.extend(graph.tables.iter().cloned());
         }
-        flow::cut_hopeless(&mut graph);
+        flow::cut_unmatchable(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;
-        self.keeps_length |= !self.is_slow_only() && slow::asks_length(&graph, view);
+        self.keeps_length |= !self.is_slow_only() && slow::needs_length(&graph, view);
         let plan = flow::plan(
             &graph,
             Reader {
                 has_slow: self.target.helper().is_some(),
-                least_indirect: match view {
+                min_indirect: match view {
                     View::Plain => 0,
                     View::Tagged => super::load::AFTER_TAG,
                 },
@@ -111,7 +111,7 @@ impl<'a> Emitter<'a> {
             start,
             view,
             first_table,
-            greatest_base,
+            max_base,
             returns,
             fast,
             slow: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Emits a jump for packets with an out-of-band tag.
-    pub(super) fn go_if_tagged(&mut self) -> Label {
+    pub(super) fn jump_if_tagged(&mut self) -> Label {
         let to = self.asm.label();
         self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_PRESENT));
         self.asm.jump_if(op::JNE, reg::TMP, 0, to);
@@ -139,8 +139,8 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn initialise(&mut self, version: usize, mode: Mode) {
         let v = &self.versions[version];
-        if mode == Mode::Fast && self.keeps_length && v.greatest_base.is_none() {
-            self.ask_length(v.view);
+        if mode == Mode::Fast && self.keeps_length && v.max_base.is_none() {
+            self.emit_length(v.view);
         }
         if self.versions[version].graph.has_loops() {
             let left = MAX_BACKWARD_JUMPS as i32 + 1;
@@ -167,7 +167,7 @@ impl<'a> Emitter<'a> {
         if !self.is_slow_only() {
             return self.fast(version);
         }
-        self.go_slow(version);
+        self.enter_slow(version);
         let to = self.slow_start(version);
         self.asm.goto(to);
     }
@@ -221,7 +221,7 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn block_end(&mut self, version: usize, mode: Mode, block: usize) {
         match self.versions[version].graph.blocks[block].end {
-            End::Return(value) => self.give_back(version, mode, value),
+            End::Return(value) => self.emit_return(version, mode, value),
             End::Goto(to) => {
                 let to = self.block_label(version, mode, to);
                 self.asm.goto(to);
@@ -240,8 +240,8 @@ impl<'a> Emitter<'a> {
                 let yes = self.block_label(version, mode, yes);
                 let no = self.block_label(version, mode, no);
                 match value {
-                    // On a copy: the verifier's knowledge of bits may contradict the ranges it knows, which causes a
-                    // warning.
+                    // The test is made on a copy, because the bits that it shows to the verifier may contradict the
+                    // ranges that the verifier knows, which causes a kernel warning.
                     Value::K(k) if test == op::JSET => {
                         self.emit(op::mov32(reg::TMP, reg::A));
                         self.emit(op::alu32_imm(op::AND, reg::TMP, k));
@@ -261,7 +261,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn give_back(&mut self, version: usize, mode: Mode, value: Return) {
+    fn emit_return(&mut self, version: usize, mode: Mode, value: Return) {
         let to = match (self.versions[version].returns, mode, value) {
             (_, _, Return::K(0)) => self.no_match,
             (Returns::Result, _, Return::K(k)) => self.tail(k),
@@ -319,7 +319,7 @@ impl<'a> Emitter<'a> {
 
     /// Emits the code after the fast versions, which are complete; returns the number of their instructions.
     pub(super) fn finish_fast(&mut self) -> usize {
-        // Right after the fast code, so that its last block falls through into one of them.
+        // The tails follow the fast code directly, so that its last block falls through into one of them.
         self.emit_tails();
         let fast = self.asm.len();
         self.emit_stubs();
@@ -466,13 +466,13 @@ impl Emitter<'_> {
                     }
                 }
             }
-            // Replaced before: these are no longer fields.
+            // Decoding and `settle_loads` have replaced these by other operations.
             Answer::Constant(_) | Answer::NotOutgoing | Answer::EtherType | Answer::XorX => {}
         }
     }
 
-    /// Makes the verifier forget the bounds of X. Each turn of a loop would otherwise leave X with different bounds,
-    /// each of which the verifier would follow, until it gives up.
+    /// Makes the verifier forget the bounds of X. Otherwise each iteration of a loop leaves X with different bounds,
+    /// and the verifier follows each of them until it gives up.
     pub(super) fn forget_x(&mut self, scratch: u8) {
         let top = if cfg!(target_endian = "big") { 0 } else { 7 };
         self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));

@@ -67,7 +67,7 @@ pub(super) struct Version {
     /// Index of its program's first table among all tables.
     pub(super) first_table: usize,
     /// Maximum offset of the program's packet in the real one.
-    pub(super) greatest_base: Option<u32>,
+    pub(super) max_base: Option<u32>,
     pub(super) returns: Returns,
     pub(super) fast: Vec<Label>,
     /// Entry points of the slow version.

@@ -35,13 +35,13 @@ pub(super) struct BlockPlan {
     pub(super) ops: Vec<Option<Check>>,
 }
 
-/// Properties of the plan's reader.
+/// Properties of the version that carries out the plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader {
     /// True if the slow version continues after a failed comparison.
     pub(super) has_slow: bool,
-    /// Minimum offset after X for combined checks; loads below are checked one by one.
-    pub(super) least_indirect: u32,
+    /// Minimum offset after X for combined checks; loads at lower offsets are checked one by one.
+    pub(super) min_indirect: u32,
 }
 
 pub(super) struct Checks {
@@ -70,7 +70,7 @@ fn changes_x(operation: &Op) -> bool {
 impl Reader {
     fn indirect_end(&self, operation: &Op) -> Option<u32> {
         match bytes_at(operation) {
-            Some((At::Ind(k), width)) if k >= self.least_indirect => Some(k + width),
+            Some((At::Ind(k), width)) if k >= self.min_indirect => Some(k + width),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ fn fixed_needs(graph: &Graph) -> Vec<Need> {
 }
 
 /// Replaces blocks without a path to a match by "no match".
-pub(super) fn cut_hopeless(graph: &mut Graph) {
+pub(super) fn cut_unmatchable(graph: &mut Graph) {
     let needs = fixed_needs(graph);
     for (block, need) in graph.blocks.iter_mut().zip(&needs) {
         if need.least == NEVER {
@@ -223,7 +223,7 @@ impl Planner<'_> {
                 check = Some(Check { bytes, needed: least, fresh: known.after_x.is_none() });
                 known.after_x = Some(bytes);
             }
-            if changes_x(operation) || self.takes_pointer(operation) {
+            if changes_x(operation) || self.overwrites_pointer(operation) {
                 known.after_x = None;
             }
             plan.ops.push(check);
@@ -232,9 +232,9 @@ impl Planner<'_> {
     }
 
     /// Returns true for loads that are checked one by one, which use the pointer's register themselves.
-    fn takes_pointer(&self, operation: &Op) -> bool {
+    fn overwrites_pointer(&self, operation: &Op) -> bool {
         match bytes_at(operation) {
-            Some((At::Ind(k), _)) => k < self.reader.least_indirect,
+            Some((At::Ind(k), _)) => k < self.reader.min_indirect,
             Some((At::Wrap(_), _)) => true,
             _ => false,
         }

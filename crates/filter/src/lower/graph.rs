@@ -36,8 +36,8 @@ pub(super) enum At {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Loads a big-endian field into A. `raw`: in the packet's byte order, for comparisons only, whose constants are
-    /// swapped instead.
+    /// Loads a big-endian field into A. A `raw` field stays in the packet's byte order: it is only compared, with
+    /// constants that are swapped instead.
     Load {
         width: u8,
         at: At,
@@ -79,7 +79,7 @@ pub(super) enum Return {
 pub(super) enum End {
     Return(Return),
     Goto(usize),
-    /// A jump backward, whose number is limited for each packet.
+    /// A backward jump. The number of such jumps for each packet is limited.
     Back(usize),
     Branch {
         /// A comparison of `ebpf::op`.
@@ -142,7 +142,7 @@ impl Graph {
     }
 }
 
-/// Length of no packet: a load there never succeeds, and the verifier refuses a larger offset into a packet.
+/// Offset beyond the end of all packets: a load there never succeeds, and the verifier refuses larger offsets.
 pub(super) const BEYOND_ANY_PACKET: u32 = 1 << 29;
 
 /// Parameters of the decoder besides the program.
@@ -185,7 +185,7 @@ impl Decoder<'_> {
         for (index, &i) in program.iter().enumerate().take(end).skip(start) {
             if i.class() == op::JMP || i.class() == op::RET {
                 let mut end = control(i, index, index_of);
-                if let Some(table) = classic.find_at(index) {
+                if let Some(table) = classic.lookup_at(index) {
                     ops.push(Op::Find(table));
                     if let End::Branch { test, value, .. } = &mut end {
                         (*test, *value) = (trawl_ebpf::op::JGT, Value::K(0));
@@ -260,7 +260,7 @@ fn offset(classic: &Classic, k: u32) -> Option<u32> {
 }
 
 /// Returns true if the program was written for frames without their tags.
-pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
+pub(super) fn expects_stripped_frames(classic: &Classic, hook: Hook) -> bool {
     matches!(hook, Hook::Tc | Hook::Socket)
         && classic.instructions().iter().any(|i| {
             i.class() == op::LD && i.code & 0xe0 == op::ABS && Ancillary::at(i.k).is_some_and(Ancillary::is_vlan)
@@ -445,7 +445,7 @@ pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
     let start = Bounds { a: 0, x: 0, ..unknown };
     let mut at_start: Vec<Option<Bounds>> = vec![None; graph.blocks.len()];
     at_start[0] = Some(start);
-    // A loop's values may grow on each turn, so nothing is known at its beginning.
+    // A loop's values may grow in each iteration, so nothing is known at its beginning.
     for block in &graph.blocks {
         if let End::Back(to) = block.end {
             at_start[to] = Some(unknown);

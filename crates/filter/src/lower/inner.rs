@@ -2,7 +2,7 @@
 //!
 //! The inner packet is located by a classic program (see `locator`), lowered like any other; its result is the inner
 //! packet's offset and kind. The expression, compiled once for Ethernet frames and once for bare IP packets, then runs
-//! on a packet that begins there. The outermost tunnel counts.
+//! on a packet that begins there. Of tunnels inside tunnels, only the outermost is entered.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use crate::error::FilterError;
 use crate::expression::{CompilerOptions, LinkType, compile};
 
 /// Maximum offset of an inner packet; headers and options end before.
-const GREATEST_BASE: u32 = 1023;
+const MAX_BASE: u32 = 1023;
 
 /// An expression for inner packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Inner {
     fn find(bytes: &[u8], length: u32) -> Option<Found> {
         let found = program().ok()?.run(bytes, length);
         let base = found & OFFSET;
-        (found != 0 && base <= GREATEST_BASE && base <= length)
+        (found != 0 && base <= MAX_BASE && base <= length)
             .then_some(Found { base: base as usize, is_raw: found & RAW != 0 })
     }
 
@@ -69,15 +69,15 @@ impl Inner {
 /// the rest is within the buffer.
 pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterError> {
     let greatest = match target.hook {
-        Hook::Copy { buffer } => GREATEST_BASE.min(u32::from(buffer) / 2),
-        _ => GREATEST_BASE,
+        Hook::Copy { buffer } => MAX_BASE.min(u32::from(buffer) / 2),
+        _ => MAX_BASE,
     };
     let locator = program()?;
     let mut emitter = Emitter::new(target);
     emitter.keeps_length = !emitter.is_slow_only();
     let locating = emitter.graph(&locator)?;
     let mut entries = Vec::new();
-    let views = if target.puts_tag_back() { &[View::Plain, View::Tagged][..] } else { &[View::Plain][..] };
+    let views = if target.restores_tag() { &[View::Plain, View::Tagged][..] } else { &[View::Plain][..] };
     for &view in views {
         let (fast, slow) = (emitter.asm.label(), emitter.asm.label());
         let version = emitter.version(&locating, view, None, Returns::To { fast, slow })?;
@@ -89,7 +89,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     let raw = emitter.version(&raw, View::Plain, Some(greatest), Returns::Result)?;
     let (to_ethernet, to_raw) = (emitter.asm.label(), emitter.asm.label());
 
-    let to_tagged = target.puts_tag_back().then(|| emitter.go_if_tagged());
+    let to_tagged = target.restores_tag().then(|| emitter.jump_if_tagged());
     for &(view, version, fast, _) in &entries {
         if let (View::Tagged, Some(to_tagged)) = (view, to_tagged) {
             emitter.asm.bind(to_tagged);

@@ -12,9 +12,9 @@ const TAG: u32 = 12;
 pub(super) const AFTER_TAG: u32 = TAG + 4;
 
 /// Maximum distance in one load instruction; the slow version handles larger ones.
-const FARTHEST: u32 = 0x7fff;
+const MAX_OFFSET: u32 = 0x7fff;
 /// Maximum variable part of a packet pointer that the verifier follows.
-const FARTHEST_VARIABLE: u32 = 0xffff;
+const MAX_VARIABLE_OFFSET: u32 = 0xffff;
 
 /// A contiguous piece of a field.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ impl Emitter<'_> {
         let Hook::Copy { buffer } = self.target.hook else {
             return 0;
         };
-        u32::from(buffer).saturating_sub(self.versions[version].greatest_base.unwrap_or(0))
+        u32::from(buffer).saturating_sub(self.versions[version].max_base.unwrap_or(0))
     }
 
     /// Emits a comparison with the packet's end; returns false if it always fails.
@@ -94,7 +94,7 @@ impl Emitter<'_> {
             self.asm.jump_if(op::JLT, reg::DATA_END, bytes, leave);
             return true;
         }
-        if bytes > FARTHEST {
+        if bytes > MAX_OFFSET {
             self.asm.goto(leave);
             return false;
         }
@@ -119,9 +119,9 @@ impl Emitter<'_> {
         let room = if self.is_copy() {
             self.buffer(version)
         } else {
-            FARTHEST_VARIABLE - self.versions[version].greatest_base.unwrap_or(0)
+            MAX_VARIABLE_OFFSET - self.versions[version].max_base.unwrap_or(0)
         };
-        if bytes > FARTHEST || bytes > room {
+        if bytes > MAX_OFFSET || bytes > room {
             self.asm.goto(leave);
             return false;
         }
@@ -135,7 +135,7 @@ impl Emitter<'_> {
             return true;
         }
         self.bound(reg::X, x_bound, room - bytes, leave);
-        // A pointer computed under a looser bound of X does not reach this far, for the verifier.
+        // For the verifier, a pointer computed under a looser bound of X does not reach this far.
         if check.fresh || x_bound > room - bytes {
             self.emit(op::mov(reg::POINTER, reg::DATA));
             self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
@@ -205,7 +205,7 @@ impl Emitter<'_> {
             }
         }
         if raw {
-            // Only now is it a number; its uses expect the packet's byte order.
+            // The pieces were joined as a number, but its uses expect the packet's byte order.
             self.order(into, width, false);
         }
     }
@@ -229,7 +229,7 @@ impl Emitter<'_> {
     }
 
     fn add_base(&mut self, version: usize) {
-        if self.versions[version].greatest_base.is_some() {
+        if self.versions[version].max_base.is_some() {
             self.emit(op::load(op::DW, reg::TMP, reg::SLOW_SCRATCH, slot::BASE));
             self.emit(op::alu(op::ADD, 2, reg::TMP));
         }
@@ -253,13 +253,13 @@ impl Emitter<'_> {
         self.asm.jump_if(op::JNE, reg::TMP, 0, self.no_match);
     }
 
-    /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such
-    /// loads are rare, so only loads after the tag are done here.
+    /// Emits a load at X plus `k` in the fast version of a tagged frame. Loads that touch the tag or bytes before it are
+    /// rare, so they leave for the slow version.
     fn after_tag_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(point, 0);
         let least = AFTER_TAG - k;
         self.asm.jump_if(op::JLT, reg::X, least, leave);
-        let most = FARTHEST_VARIABLE - AFTER_TAG - u32::from(width);
+        let most = MAX_VARIABLE_OFFSET - AFTER_TAG - u32::from(width);
         self.asm.jump_if(op::JGT, reg::X, most, leave);
         self.emit(op::mov(reg::TMP, reg::X));
         self.emit(op::alu_imm(op::ADD, reg::TMP, -(least as i32)));
@@ -276,7 +276,7 @@ impl Emitter<'_> {
         let room = if self.is_copy() {
             self.buffer(point.version)
         } else {
-            FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0)
+            MAX_VARIABLE_OFFSET - self.versions[point.version].max_base.unwrap_or(0)
         };
         // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and
         // refuse a large distance in a pointer.
@@ -344,7 +344,7 @@ impl Emitter<'_> {
         self.emit(op::store_imm(op::W, scratch, slot::IMAGE + 16, 0));
         self.emit(op::mov32_imm(2, 0));
         self.call_load(slot::IMAGE, TAG as u8);
-        // Up to four bytes after the tag, if the frame has them.
+        // Reads up to four bytes after the tag, if the frame has them.
         let (filled, few) = (self.asm.label(), self.asm.label());
         self.emit(op::load(op::DW, 4, scratch, slot::LENGTH));
         self.asm.jump_if(op::JLE, 4, AFTER_TAG, filled);
@@ -362,14 +362,14 @@ impl Emitter<'_> {
         self.asm.jump_if_reg(op::JGT, reg::TMP, 3, self.no_match);
         self.emit(op::mov(1, scratch));
         self.emit(op::alu(op::ADD, 1, 2));
-        // Byte by byte, because the offset may be odd and the verifier requires aligned stack reads.
+        // Reads byte by byte, because the offset may be odd and the verifier requires aligned stack reads.
         self.emit(op::load(op::B, reg::A, 1, slot::IMAGE));
         for at in 1..i16::from(width) {
             self.emit(op::load(op::B, reg::TMP, 1, slot::IMAGE + at));
             self.emit(op::alu32_imm(op::LSH, reg::A, 8));
             self.emit(op::alu32(op::OR, reg::A, reg::TMP));
         }
-        // Now a number, but its uses expect the packet's byte order.
+        // The bytes were joined as a number, but its uses expect the packet's byte order.
         self.order(reg::A, width, false);
     }
 

@@ -18,7 +18,7 @@ pub enum Quick {
 }
 
 /// Maximum length: a longer filter is so slow that the savings around it do not matter.
-const LONGEST: usize = 256;
+const MAX_LEN: usize = 256;
 
 /// Replacements for registers of a fast version that calls preserve: r4 and r5 of the contract are unused here.
 const INSTEAD: [(u8, u8); 3] = [(reg::A, 4), (reg::X, 5), (reg::POINTER, 6)];
@@ -27,7 +27,7 @@ const INSTEAD: [(u8, u8); 3] = [(reg::A, 4), (reg::X, 5), (reg::POINTER, 6)];
 /// in r3, leaves one of [`Quick`]'s numbers in r0, and changes only r0 and r2 to r6. `None` if it requires more than
 /// that: scratch memory, the packet's length, a helper.
 pub fn lower_quick(classic: &Classic, target: &Target) -> Option<Vec<Insn>> {
-    if target.hook != Hook::Xdp || classic.instructions().len() > LONGEST {
+    if target.hook != Hook::Xdp || classic.instructions().len() > MAX_LEN {
         return None;
     }
     let mut emitter = Emitter::new(target);

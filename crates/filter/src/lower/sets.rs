@@ -20,7 +20,7 @@ struct Link {
 }
 
 /// One test of a gathered chain.
-struct Question {
+struct Test {
     /// First operations of its block: none if A holds the value already, more than the value in a chain's first block.
     ops: Vec<Op>,
     value: Vec<Op>,
@@ -67,11 +67,11 @@ pub(super) fn gather(graph: &mut Graph) {
             next = after;
         }
         let last = links.last().map(|link| link.value.clone());
-        let questions = reordered(&graph.blocks[first].ops, links);
+        let tests = reordered(&graph.blocks[first].ops, links);
         // libpcap lets lists share their ends, which compare the value that was compared last.
-        let keeps_a = questions.last().map(|one| &one.value) == last.as_ref();
-        if questions.len() < members.len() && (keeps_a || !needs_a[next]) {
-            graph.replace(&members, questions, out, next);
+        let keeps_a = tests.last().map(|one| &one.value) == last.as_ref();
+        if tests.len() < members.len() && (keeps_a || !needs_a[next]) {
+            graph.replace(&members, tests, out, next);
         }
     }
 }
@@ -100,34 +100,34 @@ fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, us
 
 /// Returns the tests of a chain. A value's first comparison stays in position, since a packet may end before that
 /// value; the others of all values loaded before are gathered.
-fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
-    let mut questions: Vec<Question> = Vec::new();
-    let mut waiting: Vec<Question> = Vec::new();
-    let flush = |questions: &mut Vec<Question>, waiting: &mut Vec<Question>| {
+fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Test> {
+    let mut tests: Vec<Test> = Vec::new();
+    let mut waiting: Vec<Test> = Vec::new();
+    let flush = |tests: &mut Vec<Test>, waiting: &mut Vec<Test>| {
         // The value in A comes first and needs no load.
-        if let Some(last) = questions.last_mut()
+        if let Some(last) = tests.last_mut()
             && let Some(at) = waiting.iter().position(|one| one.value == last.value)
         {
             last.constants.extend(waiting.remove(at).constants);
         }
-        questions.append(waiting);
+        tests.append(waiting);
     };
     let mut loaded: Vec<Vec<Op>> = Vec::new();
     for Link { value, constant } in links {
         if !loaded.contains(&value) {
-            flush(&mut questions, &mut waiting);
+            flush(&mut tests, &mut waiting);
             let ops = if loaded.is_empty() { first_ops.to_vec() } else { value.clone() };
             loaded.push(value.clone());
-            questions.push(Question { ops, value, constants: vec![constant] });
+            tests.push(Test { ops, value, constants: vec![constant] });
             continue;
         }
         match waiting.iter_mut().find(|one| one.value == value) {
             Some(one) => one.constants.push(constant),
-            None => waiting.push(Question { ops: value.clone(), value, constants: vec![constant] }),
+            None => waiting.push(Test { ops: value.clone(), value, constants: vec![constant] }),
         }
     }
-    flush(&mut questions, &mut waiting);
-    questions
+    flush(&mut tests, &mut waiting);
+    tests
 }
 
 impl Block {
@@ -139,18 +139,18 @@ impl Block {
 
 impl Graph {
     /// Writes the tests into the first of these blocks; the rest become unreachable.
-    fn replace(&mut self, members: &[usize], questions: Vec<Question>, out: usize, after: usize) {
-        let count = questions.len();
-        for (at, question) in questions.into_iter().enumerate() {
+    fn replace(&mut self, members: &[usize], tests: Vec<Test>, out: usize, after: usize) {
+        let count = tests.len();
+        for (at, test) in tests.into_iter().enumerate() {
             let no = if at + 1 < count { members[at + 1] } else { after };
-            let end = match question.constants[..] {
+            let end = match test.constants[..] {
                 [constant] => End::Branch { test: op::JEQ, value: Value::K(constant), yes: out, no },
                 _ => {
-                    self.sets.push(Ranges::from_values(question.constants));
+                    self.sets.push(Ranges::from_values(test.constants));
                     End::Among { set: self.sets.len() - 1, yes: out, no }
                 }
             };
-            self.blocks[members[at]] = Block { ops: question.ops, end };
+            self.blocks[members[at]] = Block { ops: test.ops, end };
         }
         for &left in &members[count..] {
             self.blocks[left] = Block { ops: Vec::new(), end: super::graph::NO_MATCH };
@@ -159,14 +159,14 @@ impl Graph {
 }
 
 /// Maximum number of ranges that are tested one after the other.
-const IN_A_ROW: usize = 3;
+const MAX_SEQUENTIAL: usize = 3;
 
 impl Emitter<'_> {
     pub(super) fn among(&mut self, set: &Ranges, yes: Label, no: Label) {
         let ranges = set.ranges();
         // Most values are outside of all ranges.
         if let (Some(&(least, _)), Some(&(_, greatest))) = (ranges.first(), ranges.last())
-            && ranges.len() > IN_A_ROW
+            && ranges.len() > MAX_SEQUENTIAL
         {
             self.asm.jump_if32(op::JLT, reg::A, least, no);
             self.asm.jump_if32(op::JGT, reg::A, greatest, no);
@@ -177,7 +177,7 @@ impl Emitter<'_> {
 
     /// Emits jumps if A is in one of the ranges; otherwise control continues after them, or at `no`.
     fn search(&mut self, ranges: &[(u32, u32)], yes: Label, no: Label) {
-        if ranges.len() <= IN_A_ROW {
+        if ranges.len() <= MAX_SEQUENTIAL {
             for &(from, to) in ranges {
                 if from == to {
                     self.asm.jump_if32(op::JEQ, reg::A, from, yes);

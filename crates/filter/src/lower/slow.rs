@@ -12,7 +12,7 @@ use trawl_ebpf::{helper, op};
 const TAG_LENGTH: i32 = 4;
 
 /// Returns true if the fast version of a program needs the packet's length.
-pub(super) fn asks_length(graph: &Graph, view: View) -> bool {
+pub(super) fn needs_length(graph: &Graph, view: View) -> bool {
     graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
         matches!(op, Op::Length(_) | Op::Touch { at: At::Wrap(_), .. })
             // Such a load has a check of its own, see `touch`.
@@ -22,7 +22,7 @@ pub(super) fn asks_length(graph: &Graph, view: View) -> bool {
 
 impl Emitter<'_> {
     /// Emits the computation of the packet's length in the fast version.
-    pub(super) fn ask_length(&mut self, view: View) {
+    pub(super) fn emit_length(&mut self, view: View) {
         match self.target.hook {
             Hook::Copy { .. } => {}
             Hook::Xdp if self.target.load_helper => {
@@ -57,7 +57,7 @@ impl Emitter<'_> {
         *self.versions[version].slow.entry((block, op)).or_insert_with(|| asm.label())
     }
 
-    /// Returns the target of a fast version if the bytes may not exist.
+    /// Returns the target to which a fast version jumps if the packet may lack the bytes of its next loads.
     pub(super) fn leave(&mut self, point: EmitPoint, needed: u32) -> Label {
         if let Some(undecided) = self.undecided {
             return undecided;
@@ -98,7 +98,7 @@ impl Emitter<'_> {
             }
             self.asm.bind(stub.label);
             let EmitPoint { version, block, op } = stub.point;
-            let length = self.go_slow(version);
+            let length = self.enter_slow(version);
             if stub.needed > 0 {
                 self.asm.jump_if32(op::JLT, length, stub.needed, self.no_match);
             }
@@ -108,7 +108,7 @@ impl Emitter<'_> {
     }
 
     /// Emits the transition to a slow version, which calls helpers; returns the register of the packet's length.
-    pub(super) fn go_slow(&mut self, version: usize) -> u8 {
+    pub(super) fn enter_slow(&mut self, version: usize) -> u8 {
         self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
         self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
         let length = match self.target.hook {

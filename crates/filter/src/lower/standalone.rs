@@ -56,17 +56,15 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
 
 /// Copies the packet, at most the buffer's size.
 fn copy_prologue(buffer: u16, map: i32) -> Vec<Insn> {
-    /// Loads the address of a map's first value, in two instructions.
-    const LOAD_ADDRESS: u8 = 0x18;
-    const MAP_VALUE: u8 = 2;
-    let most = i32::from(buffer);
+    let max_len = i32::from(buffer);
+    let [address, second_half] = op::load_immediate(op::MAP_VALUE, 9, map);
     vec![
-        Insn::new(LOAD_ADDRESS, 9, MAP_VALUE, 0, map),
-        Insn::new(0, 0, 0, 0, 0),
+        address,
+        second_half,
         op::load(op::W, 7, 6, 0),
         op::mov(8, 7),
-        Insn::new(op::JMP | op::JLE | op::K, 8, 0, 1, most),
-        op::mov32_imm(8, most as u32),
+        Insn::new(op::JMP | op::JLE | op::K, 8, 0, 1, max_len),
+        op::mov32_imm(8, max_len as u32),
         // A frame at tc is never empty, but the verifier does not know.
         Insn::new(op::JMP | op::JEQ | op::K, 8, 0, 5, 0),
         op::mov(1, 6),

@@ -9,7 +9,7 @@ use trawl_ebpf::op;
 
 /// Maximum size of a set compared in the packet's byte order: for larger sets, ranges of numbers save more than a swap
 /// costs.
-const MOST_RAW: usize = 4;
+const MAX_RAW_SET: usize = 4;
 
 /// A set of the classic machine's cells: A, X and scratch memory, a bit each.
 type Cells = u32;
@@ -205,9 +205,9 @@ impl Webs {
         let root = self.find(web);
         let web = &mut self.0[root];
         let (compared, outgoing) = match end {
-            // Only single numbers, and few of them: ranges require the numbers themselves.
+            // Only a few single numbers can be compared in the packet's byte order; ranges require the numbers.
             Some(&End::Among { set, .. }) => (
-                sets[set].ranges().len() <= MOST_RAW
+                sets[set].ranges().len() <= MAX_RAW_SET
                     && sets[set].ranges().iter().all(|&(from, to)| from == to && (to <= 0xffff || web.width != 2)),
                 false,
             ),
@@ -231,7 +231,7 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
     let at_start: Vec<usize> = graph.blocks.iter().map(|_| webs.add(0, false)).collect();
     let zero = webs.add(255, false);
     webs.join(at_start[0], zero);
-    // Webs first, then uses: whether a constant fits depends on the web's final width.
+    // All webs are joined before their uses are recorded, because whether a constant fits depends on a web's final width.
     let mut defined: Vec<Vec<Option<usize>>> = Vec::new();
     let mut at_end = Vec::new();
     for (index, block) in graph.blocks.iter().enumerate() {

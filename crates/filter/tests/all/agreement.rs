@@ -27,10 +27,8 @@ impl Readers {
             Target::copy(1024),
         ];
         // Tables are maps in the kernel: the tests of crates/capture cover them.
-        let blocks = match program.has_tables() {
-            true => Vec::new(),
-            false => targets.map(|t| (t, lowered(&program, &t))).to_vec(),
-        };
+        let blocks =
+            if program.has_tables() { Vec::new() } else { targets.map(|t| (t, lowered(&program, &t))).to_vec() };
         Readers { blocks, quick: lower_quick(&program, &Target::xdp()), program }
     }
 
@@ -113,8 +111,8 @@ fn expressions_agree_with_libpcap() {
     println!("{pairs} pairs of program and packet");
 }
 
-/// libpcap 1.10.3 itself reads uninitialised stack, so it is no oracle here: the interpreter, which starts with zeroes
-/// as newer versions do, is; and the machine that runs blocks stops at uninitialised reads.
+/// libpcap 1.10.3 itself reads uninitialised stack, so the interpreter, which starts with zeroes like newer versions of
+/// libpcap, is the reference. The machine that runs blocks stops at uninitialised reads.
 #[test]
 fn scratch_memory_begins_at_zero() {
     for expression in ["geneve or atalk", "not geneve", "geneve 5 or geneve 6 and ip"] {

@@ -26,7 +26,7 @@ fn expression(r: &mut Random, operators: usize) -> String {
     text
 }
 
-fn libpcap_takes(text: &str) -> bool {
+fn libpcap_accepts(text: &str) -> bool {
     let request = FilterRequest { link_type: 1, snaplen: 262_144, netmask: None, optimise: true, file: None };
     compile_filter(text, &request).is_ok()
 }
@@ -49,7 +49,7 @@ fn truncated_frames_agree_with_libpcap() {
             let mut r = Random::new(seed * 1000 + operators as u64);
             let text = expression(&mut r, operators);
             // libpcap refuses expressions that it finds never to match.
-            if optimise && !libpcap_takes(&text) {
+            if optimise && !libpcap_accepts(&text) {
                 continue;
             }
             let oracle = oracle(&text, optimise);

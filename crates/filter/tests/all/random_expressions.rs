@@ -60,7 +60,7 @@ fn compiled(text: &str) -> Option<Classic> {
 #[test]
 fn random_expressions_agree_with_libpcap() {
     let count = std::env::var("TRAWL_FILTER_EXPRESSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
-    let (mut pairs, mut taken) = (0, 0);
+    let (mut pairs, mut accepted) = (0, 0);
     for seed in 0..count {
         let mut r = Random::new(seed);
         let depth = 1 + r.below(3);
@@ -68,7 +68,7 @@ fn random_expressions_agree_with_libpcap() {
         let Some(program) = compiled(&text) else {
             continue;
         };
-        taken += 1;
+        accepted += 1;
         let oracle = oracle(&text, true);
         let readers = Readers::new(program);
         for frame in frames(seed, 60) {
@@ -76,11 +76,11 @@ fn random_expressions_agree_with_libpcap() {
             pairs += readers.compare(&text, &frame, expected, &mut r);
         }
     }
-    assert!(taken > count / 2, "only {taken} of {count} expressions");
-    println!("{pairs} pairs of {taken} random expressions and packets");
+    assert!(accepted > count / 2, "only {accepted} of {count} expressions");
+    println!("{pairs} pairs of {accepted} random expressions and packets");
 }
 
-/// Returns an operand that the tree has as a value, or several that inherit its words.
+/// Returns an operand that the tree represents by values, or several that inherit its words.
 fn known_operand(r: &mut Random) -> String {
     let side = r.pick(&["", "src ", "dst ", "src or dst "]);
     let ports = [r.pick(&PORTS), r.pick(&PORTS)];
@@ -100,9 +100,10 @@ fn known_expression(r: &mut Random, depth: usize) -> String {
     for number in 0..2 + r.below(3) {
         text.push_str(if number == 0 { "" } else { r.pick(&[" or ", " and "]) });
         text.push_str(r.pick(&["", "", "not "]));
-        text.push_str(&match depth > 0 && r.below(3) == 0 {
-            true => format!("({})", known_expression(r, depth - 1)),
-            false => known_operand(r),
+        text.push_str(&if depth > 0 && r.below(3) == 0 {
+            format!("({})", known_expression(r, depth - 1))
+        } else {
+            known_operand(r)
         });
     }
     text
@@ -125,14 +126,14 @@ fn text_of(Operand { qualifiers, values }: Operand) -> String {
 
 #[test]
 fn values_of_operands_joined_by_the_tree_are_the_answer() {
-    let (mut taken, mut programs) = (0, HashMap::new());
+    let (mut accepted, mut programs) = (0, HashMap::new());
     for seed in 0..200 {
         let r = &mut Random::new(seed);
         let text = known_expression(r, 2);
         let Some(program) = compiled(&text) else {
             continue;
         };
-        taken += 1;
+        accepted += 1;
         for mut frame in frames(seed, 20) {
             // A read after the end of a packet ends the whole program.
             frame.resize(frame.len().max(256), 0);
@@ -150,5 +151,5 @@ fn values_of_operands_joined_by_the_tree_are_the_answer() {
             assert_eq!(answer, Some(program.run(&frame, length) != 0), "{text} on {frame:02x?}");
         }
     }
-    assert!(taken > 100, "only {taken} expressions");
+    assert!(accepted > 100, "only {accepted} expressions");
 }

@@ -43,11 +43,9 @@ pub fn quick_agrees(quick: &[Insn], scene: &Scene<'_>, answer: u32) -> Result<()
         Ok(result) => *result == Quick::Undecided as u32,
         Err(_) => false,
     };
-    match right {
-        true => Ok(()),
-        false => Err(format!(
-            "{}on {scene:02x?}: {result:?}, where the filter says {answer}",
-            trawl_ebpf::disassemble(quick)
-        )),
+    if right {
+        Ok(())
+    } else {
+        Err(format!("{}on {scene:02x?}: {result:?}, where the filter returns {answer}", trawl_ebpf::disassemble(quick)))
     }
 }

@@ -9,8 +9,8 @@ pub struct Oracle(CompiledFilter);
 
 impl Oracle {
     pub fn matches(&self, frame: &[u8]) -> bool {
-        let said = self.0.matches(frame);
-        said.expect("the system's libpcap has an interpreter")
+        let answer = self.0.matches(frame);
+        answer.expect("the system's libpcap has an interpreter")
     }
 }
 

@@ -1,5 +1,5 @@
 //! Difficult packets for filters: every header that an expression can read, truncated at every length around its
-//! borders, and noise. The same packets on every run.
+//! borders, and noise. Every run uses the same packets.
 
 /// A small random number generator (SplitMix64) with a seed of its own.
 pub struct Random(u64);
@@ -210,7 +210,7 @@ fn tunnel(r: &mut Random, depth: usize) -> Vec<u8> {
         _ => (17, udp(6081, &geneve(r, &ethernet))),
     };
     if r.below(3) == 0 {
-        // Not IPv4, but half of the time after an Ethernet type that announces it.
+        // The packet is IPv6, although the Ethernet type before it may announce IPv4.
         return ipv6_with(r, protocol, &body);
     }
     ipv4_with(r, protocol, &body)
