@@ -31,7 +31,7 @@ const FLOWS: &str = "flows";
 const KEPT: [&str; 4] = [FLOWS, "counters", VIP_COUNTERS, BACKEND_COUNTERS];
 /// Priority in a chain: after the guard.
 const PRIORITY: u32 = 20;
-/// Most next hops whose addresses the kernel is asked to resolve; it keeps about a thousand neighbours by default.
+/// Maximum number of next hops that the kernel is asked to resolve; it keeps about a thousand neighbours by default.
 const MOST_NEIGHBOURS: usize = 512;
 
 #[derive(Debug)]
@@ -94,11 +94,11 @@ impl Balancer {
             return load_new(site, table.unwrap_or_default(), request, flows, None);
         };
         let seat = installed.seat().map(|seat| seat.priority);
-        let is_as_asked = request.mode.is_none_or(|mode| installed.mode() == Some(mode))
+        let fits_request = request.mode.is_none_or(|mode| installed.mode() == Some(mode))
             && request.priority.is_none_or(|wanted| seat == Some(wanted))
             && flows.is_none()
             && !request.tappable;
-        if !is_as_asked {
+        if !fits_request {
             let before = Slot::of(installed.map(TABLE)?).read()?;
             let mut table = table.unwrap_or_else(|| before.clone());
             table.number_after(&before)?;
@@ -126,12 +126,11 @@ impl Balancer {
             check_session(&self.site, &before, &table)?;
         }
         if table != before {
-            forget_new(&self.installed, &before, &table)?;
+            reset_counters_of_new(&self.installed, &before, &table)?;
             slot.publish(&table)?;
         }
         drop(lock);
-        let needs_more = self.needs_more(&next_hops).inspect_err(|_| self.put_back(&before))?;
-        if needs_more {
+        if self.needs_reload(&next_hops).inspect_err(|_| self.put_back(&before))? {
             let request = AttachRequest { tappable: self.installed.map(HOOK).is_ok(), ..AttachRequest::default() };
             let Self { site, installed } = self;
             return load_new(&site, table, &request, None, Some(installed))
@@ -148,13 +147,13 @@ impl Balancer {
         }
     }
 
-    /// Returns whether a new outgoing interface has to be prepared, and recorded by the program.
-    fn needs_more(&self, next_hops: &NextHops) -> Result<bool> {
+    /// Returns true if another outgoing interface has to be prepared, which only a program that is loaded anew records.
+    fn needs_reload(&self, next_hops: &NextHops) -> Result<bool> {
         if self.installed.mode() == Some(XdpMode::Skb) {
             return Ok(false);
         }
         let mut ready = Readiness::default();
-        for other in others(&self.site, next_hops)? {
+        for other in outgoing_interfaces(&self.site, next_hops)? {
             ready.for_sending(&other)?;
         }
         Ok(!ready.notices().is_empty())
@@ -176,8 +175,8 @@ fn put_back(site: &Site, slot: &Slot, before: &Table) {
     }
 }
 
-/// Resets the counters of reused numbers.
-fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()> {
+/// Resets the counters of new entries, whose numbers removed entries may have had.
+fn reset_counters_of_new(installed: &Installed, before: &Table, after: &Table) -> Result<()> {
     let vips = |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
     let backends = |table: &Table| -> HashSet<(u32, u32)> {
         let all = table.vips.iter().flat_map(|vip| &vip.backends);
@@ -186,8 +185,8 @@ fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()
     let new_vips: Vec<u32> = vips(after).difference(&vips(before)).copied().collect();
     let (old, new) = (backends(before), backends(after));
     let new_backends: Vec<u32> = new.difference(&old).map(|(number, _)| *number).collect();
-    stats::forget(installed, VIP_COUNTERS, &new_vips)?;
-    stats::forget(installed, BACKEND_COUNTERS, &new_backends)
+    stats::reset(installed, VIP_COUNTERS, &new_vips)?;
+    stats::reset(installed, BACKEND_COUNTERS, &new_backends)
 }
 
 fn load_new(
@@ -209,7 +208,7 @@ fn load_new(
     if request.mode != Some(XdpMode::Skb) {
         ready.for_sending_on(site)?;
         ready.for_sending_back(site)?;
-        for other in others(site, &next_hops)? {
+        for other in outgoing_interfaces(site, &next_hops)? {
             ready.for_sending(&other)?;
         }
     }
@@ -227,7 +226,7 @@ fn load_new(
                 kept.push((name, old.map(name)?));
             }
         }
-        forget_new(old, &before, &table)?;
+        reset_counters_of_new(old, &before, &table)?;
     }
     for (name, map) in &kept {
         source.reuse(name, map.as_fd())?;
@@ -249,10 +248,10 @@ fn load_new(
     Ok(Done { balancer: Balancer { site: site.clone(), installed }, warnings: warnings(site, &table)?, table, notices })
 }
 
-/// Routes to the backends: interface and next hop.
+/// Routes to the backends, by the backend's address: index of the interface, and next hop.
 type NextHops = HashMap<IpAddr, (u32, IpAddr)>;
 
-/// Numbers a table, and refuses it if it cannot be in force.
+/// Numbers a table and returns its routes; refuses a table that the program cannot apply.
 fn check(site: &Site, table: &mut Table, before: &Table) -> Result<NextHops> {
     table.check()?;
     table.number_after(before)?;
@@ -271,7 +270,10 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<NextHops> {
             if vip.forward == Forward::Direct && hop.1 != one.address {
                 return Err(refused(
                     vip,
-                    format!("the backend {} is behind {}, not on a link of this host's", one.address, hop.1),
+                    format!(
+                        "the backend {} is reached through the gateway {}; forwarding `direct` needs a common link",
+                        one.address, hop.1
+                    ),
                 )
                 .fix("forward by ipip or gue"));
             }
@@ -288,19 +290,19 @@ fn next_hop(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> R
     match netlink.next_hop(address, None)? {
         None => Err(refused(vip, format!("no route to the backend {address}"))
             .fix(format!("{}ip route add {address} via GATEWAY", site.prefix()))),
-        Some(hop) if hop.local => Err(refused(vip, format!("the backend {address} is this host itself"))),
+        Some(hop) if hop.local => Err(refused(vip, format!("the backend {address} is an address of this host"))),
         Some(hop) => Ok((hop.interface, hop.gateway.unwrap_or(address))),
     }
 }
 
-/// Returns the outgoing interfaces to backends other than the balancer's own.
-fn others(site: &Site, next_hops: &NextHops) -> Result<Vec<Site>> {
+/// Returns the interfaces that lead to backends, except the balancer's own.
+fn outgoing_interfaces(site: &Site, next_hops: &NextHops) -> Result<Vec<Site>> {
     let indices: HashSet<u32> = next_hops.values().map(|hop| hop.0).collect();
     let all = Site::all_in(site.namespace())?;
     Ok(all.into_iter().filter(|one| indices.contains(&one.index()) && one.index() != site.index()).collect())
 }
 
-/// Asks the kernel to resolve next hops: it learns addresses when it sends packets itself, and XDP's do not count.
+/// Asks the kernel to resolve next hops: it does so for packets that it sends itself, but not for XDP's.
 fn ask_for_neighbours(site: &Site, next_hops: &NextHops) -> Result<()> {
     let hops: HashSet<(u32, IpAddr)> = next_hops.values().copied().collect();
     let mut netlink = Netlink::open(site.namespace())?;
@@ -309,7 +311,7 @@ fn ask_for_neighbours(site: &Site, next_hops: &NextHops) -> Result<()> {
         let neighbours = netlink.neighbours(interface)?;
         known.extend(neighbours.iter().map(|one| (interface, one.address)));
     }
-    // A request would make a permanent neighbour temporary.
+    // Known neighbours are left out: a request would make a permanent one temporary.
     for (interface, address) in hops.difference(&known).take(MOST_NEIGHBOURS) {
         netlink.ask_for_neighbour(*interface, *address)?;
     }
@@ -321,19 +323,19 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
     let Some(session) = Session::of_this_command() else {
         return Ok(());
     };
-    let taken_by = |table: &Table| {
-        let is_its = |vip: &&Vip| {
+    let captured_by = |table: &Table| {
+        let captures_it = |vip: &&Vip| {
             vip.service.protocol == Protocol::Tcp
                 && vip.service.address == session.server.ip()
                 && (vip.service.port == 0 || vip.service.port == session.server.port())
         };
-        table.vips.iter().find(is_its).map(|vip| vip.service)
+        table.vips.iter().find(captures_it).map(|vip| vip.service)
     };
-    match taken_by(after) {
-        Some(service) if taken_by(before).is_none() && safety::arrives_by(&session, site)? => Err(Error::failed(
+    match captured_by(after) {
+        Some(service) if captured_by(before).is_none() && safety::arrives_by(&session, site)? => Err(Error::failed(
             "the table stays as it is",
             format!(
-                "{service} would take the packets of the SSH session from {} in which this command was typed",
+                "{service} would capture the packets of the SSH session from {} in which this command was typed",
                 session.client.ip()
             ),
         )

@@ -104,7 +104,7 @@ impl Probe {
             let port = self.port.unwrap_or(probe.port);
             SocketAddr::new(probe.backend.address, port)
         };
-        // Without an answer, the backend's own address shows whether the path is at fault.
+        // After no answer, a connection to the backend's own address shows whether the path is at fault.
         let jobs = paths.iter().zip(&answers).map(|(probe, answer)| {
             let is_asked = asks_itself || matches!(answer, Ok(ProbeReply::Nothing));
             is_asked.then(|| own(probe))
@@ -225,7 +225,7 @@ pub struct PathProbe<'a> {
     pub port: u16,
 }
 
-/// Answer of a backend.
+/// Answer of a backend to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeReply {
     /// A process listens at the port.
@@ -305,7 +305,7 @@ fn ask_chunk(
                 let took = began.elapsed();
                 answers[number] = if is_open { ProbeReply::Open(took) } else { ProbeReply::Reset(took) };
                 if let (true, Ok(one)) = (is_open, &sent[number]) {
-                    // Without it the backend would keep a half-open connection.
+                    // Without the reset the backend would keep a half-open connection.
                     senders[one.sender].1.offer(&[&one.reset])?;
                 }
             }
@@ -422,7 +422,7 @@ fn around(
     let inside = |template: Template| match (*from, probe.vip.service.address) {
         (IpAddr::V4(from), IpAddr::V4(to)) => template.ipv4(from, to),
         (IpAddr::V6(from), IpAddr::V6(to)) => template.ipv6(from, to),
-        // `own_address` is of the service's family.
+        // Not reached: `own_address` returns an address of the service's family.
         _ => template,
     };
     if probe.vip.forward == Forward::Direct {

@@ -20,7 +20,7 @@ const ENTRIES_PER_LINE: usize = 2;
 const SEED_TRIES: u32 = 16;
 /// Multiplier of the program's hash.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Backend without a server id.
+/// Number that stands for a backend without a server id.
 const NO_SERVER: u32 = u32::MAX;
 
 /// Hashes like the program's function of the same name.
@@ -74,7 +74,7 @@ pub fn ring_of(vip: &Vip) -> Vec<u32> {
     maglev::ring(&members, maglev::size_for(vip.backends.len()))
 }
 
-/// Seed of a backend's permutation: its address, so that the ring is the same on all balancers.
+/// Returns the seed of a backend's permutation: a hash of its address, so that all balancers build the same ring.
 fn name_of(address: IpAddr) -> u64 {
     let words = words(address).map(u32::to_be);
     u64::from(mix(&words, 1)) << 32 | u64::from(mix(&words, 2))

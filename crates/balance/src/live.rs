@@ -1,5 +1,5 @@
-//! The table in force: an array of lines in the one slot of an array of maps; and the memory that the table and the
-//! flows need.
+//! The table in force, an array of lines in the one slot of an array of maps, and the check that the host has memory
+//! for the table and the flows.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -39,15 +39,15 @@ impl Slot {
         })
     }
 
-    /// Replaces the current table by a checked and numbered one: each packet sees the old one or the new. On return, no
-    /// packet uses the old one any more.
+    /// Replaces the current table by a checked and numbered one: each packet sees the old one or the new one. On return
+    /// no packet uses the old one.
     pub fn publish(&self, table: &Table) -> Result<()> {
         let bytes = compile(table)?;
         check_memory(bytes.len(), None)?;
         let lines = u32::try_from(bytes.len() / BALANCE_LINE).unwrap_or(u32::MAX);
         let mut array = SharedArray::create(NAME, BALANCE_LINE as u32, lines)?;
         array.memory_mut().write(0, &bytes);
-        fill_slot(self.0.as_fd(), array.as_fd()).map_err(|e| Error::os("cannot put the table in force", e))
+        fill_slot(self.0.as_fd(), array.as_fd()).map_err(|e| Error::os("cannot apply the new table", e))
     }
 }
 
@@ -60,7 +60,8 @@ impl AsFd for Slot {
 /// Bytes per flow in the kernel's LRU hash: an element with key and value, and its bucket.
 const BYTES_PER_FLOW: u64 = 128;
 
-/// Refuses a table of this many bytes, and flows if the program is loaded anew, that exceed the host's memory.
+/// Refuses a table of this many bytes that exceeds the host's available memory, together with the flows of a program
+/// that is loaded anew.
 pub fn check_memory(table: usize, flows: Option<u32>) -> Result<()> {
     check_memory_against(host::available_memory(), table, flows)
 }
@@ -68,7 +69,7 @@ pub fn check_memory(table: usize, flows: Option<u32>) -> Result<()> {
 fn check_memory_against(available: u64, table: usize, flows: Option<u32>) -> Result<()> {
     let of_flows = flows.map_or(0, |flows| u64::from(flows) * BYTES_PER_FLOW);
     let needed = table as u64 + of_flows;
-    // A kernel that does not report its memory is tried.
+    // On a kernel that does not report its memory, the allocation itself decides.
     if available == 0 || needed <= available {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Maglev consistent hashing (Eisenbud and others, NSDI 2016, section 3.4): each backend has a permutation of the
-//! ring's slots, and in turns each claims the first slot of its own that is still free. A backend of half the weight
-//! claims one in every other turn.
+//! ring's slots. In turn, each backend claims the first slot of its permutation that is still free. A backend of half
+//! the weight claims a slot in every other turn.
 
 /// Ring sizes: primes, so that every step visits all slots. About 40 slots for each backend leave shares that differ by
 /// 2.5 %, and 1,000 rings of 100 backends occupy 16 MB.
@@ -24,7 +24,7 @@ pub struct Member {
     pub weight: u32,
 }
 
-/// Returns the ring: the number of a backend in each slot. Empty without members.
+/// Returns the ring, with the number of a backend in each slot; empty if there are no members.
 pub fn ring(members: &[Member], size: u32) -> Vec<u32> {
     let heaviest = members.iter().map(|one| one.weight).max().unwrap_or(0);
     if heaviest == 0 {
@@ -77,7 +77,7 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    /// The definition taken literally: permutations written out, slots filled by turns (without weights).
+    /// Returns the ring by the paper's definition, with all permutations written out and without weights.
     fn by_definition(members: &[Member], size: u32) -> Vec<u32> {
         let permutation = |name: u64| -> Vec<u32> {
             let offset = mix(name ^ 0x5bd1_e995) % u64::from(size);

@@ -1,5 +1,5 @@
-//! A balancer's counters: each packet counts under one outcome, those for a virtual address also under one of its own,
-//! and those forwarded to a backend once more for that backend.
+//! A balancer's counters: each packet counts under one outcome of the program. A packet for a virtual address also
+//! counts under an outcome of that address, and a forwarded packet also for its backend.
 
 use std::net::IpAddr;
 
@@ -72,24 +72,22 @@ pub struct VipCount {
     /// All packets for it.
     #[serde(flatten)]
     pub seen: Count,
-    /// The same by outcome.
+    /// These packets by outcome.
     pub outcomes: Vec<NamedCount>,
     pub backends: Vec<BackendCount>,
     /// Packets forwarded to backends that have been removed since.
     pub removed_backends: Count,
 }
 
-fn what() -> &'static str {
-    "cannot read the balancer's counters"
-}
+const CANNOT_READ: &str = "cannot read the balancer's counters";
 
 fn open(installed: &Installed, name: &str) -> Result<Map> {
-    Map::new(installed.map(name)?).map_err(|e| Error::os(what(), e))
+    Map::new(installed.map(name)?).map_err(|e| Error::os(CANNOT_READ, e))
 }
 
 /// Sums all CPUs' values under a number.
 fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
-    let bytes = map.lookup(&number.to_ne_bytes()).map_err(|e| Error::os(what(), e))?.unwrap_or_default();
+    let bytes = map.lookup(&number.to_ne_bytes()).map_err(|e| Error::os(CANNOT_READ, e))?.unwrap_or_default();
     let mut counts = [Count::default(); N];
     for of_cpu in bytes.chunks(N * size_of::<BalanceCounter>()) {
         for (count, one) in counts.iter_mut().zip(of_cpu.chunks(size_of::<BalanceCounter>())) {
@@ -101,8 +99,8 @@ fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
     Ok(counts)
 }
 
-/// Resets a number's counters for its next owner.
-pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Result<()> {
+/// Resets the counters under these numbers, for their next owners.
+pub(crate) fn reset(installed: &Installed, name: &str, numbers: &[u32]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
     }
@@ -123,7 +121,8 @@ pub fn account(installed: &Installed) -> Result<ProgramAccount> {
     ProgramAccount::with_layout(installed, LAYOUT)
 }
 
-/// Reads backends before their virtual address: packets that arrive meanwhile are then counted at least for the latter.
+/// Reads the counts of all virtual addresses. A virtual address is read after its backends, so that packets that arrive
+/// meanwhile never give its backends more packets than the address itself.
 pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
     let vips = open(installed, VIP_COUNTERS)?;
     let backends = open(installed, BACKEND_COUNTERS)?;

@@ -183,7 +183,7 @@ impl Table {
         Ok(())
     }
 
-    /// Refuses a table that cannot be in force.
+    /// Refuses a table that the program cannot apply.
     pub fn check(&self) -> Result<()> {
         if self.vips.len() > BALANCE_MAX_VIPS {
             return Err(refused(format!(
@@ -271,14 +271,14 @@ fn refused(why: impl std::fmt::Display) -> Error {
 
 fn no_vip(service: &Service) -> Error {
     Error::failed(
-        format!("no virtual address {service}"),
-        "the balancer has no virtual address of this protocol, address and port",
+        format!("cannot find the virtual address {service}"),
+        "the balancer has none with this protocol, address and port",
     )
     .fix("trawl balance vip list shows them")
 }
 
 fn no_backend(service: &Service, address: IpAddr) -> Error {
-    Error::failed(format!("no backend {address}"), format!("{service} has none of that address"))
+    Error::failed(format!("cannot find the backend {address}"), format!("{service} has no backend with this address"))
         .fix("trawl balance vip list shows them")
 }
 

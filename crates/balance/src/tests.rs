@@ -74,9 +74,10 @@ fn seed_of(table: &Table) -> u32 {
 }
 
 fn address(ipv6: bool, network: u8, host: u8) -> IpAddr {
-    match ipv6 {
-        false => IpAddr::from([10, network, 0, host]),
-        true => IpAddr::from([0x2001, 0xdb8, u16::from(network), 0, 0, 0, 0, u16::from(host)]),
+    if ipv6 {
+        IpAddr::from([0x2001, 0xdb8, u16::from(network), 0, 0, 0, 0, u16::from(host)])
+    } else {
+        IpAddr::from([10, network, 0, host])
     }
 }
 

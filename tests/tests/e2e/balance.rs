@@ -190,7 +190,7 @@ fn invalid_table_changes_nothing() {
         (vec!["backend", "weight", vip, &backend, "0"], "weight of zero"),
         (vec!["backend", "add", vip, "203.0.113.9"], "no route"),
         (vec!["backend", "remove", vip, "203.0.113.9"], "no backend"),
-        (vec!["vip", "remove", "udp:192.0.2.80:80"], "no virtual address"),
+        (vec!["vip", "remove", "udp:192.0.2.80:80"], "cannot find the virtual address"),
     ] {
         let said = refused(&[&["balance"], &arguments[..], &["--on", &left]].concat(), 1);
         assert!(said.contains(says), "{arguments:?}: {said}");

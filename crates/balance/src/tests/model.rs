@@ -1,4 +1,4 @@
-//! The program's specification in the plainest form: without shared rings, lines or hash tables.
+//! The program's specification in the simplest form: without shared rings, lines or hash tables.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
