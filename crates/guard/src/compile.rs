@@ -28,7 +28,7 @@ const HITS_IN_LINE: usize = GUARD_LINE / 16;
 /// Bit above the protocol and the port, set for a later fragment.
 const FRAGMENT: u32 = 1 << 24;
 
-/// A prefix as the key of a search: its number, and the count of leading bits that matter.
+/// A prefix as the key of a search: its address as a number, and its length in bits.
 type Key = (u128, u32);
 const ANY: Key = (0, 0);
 
@@ -49,9 +49,9 @@ struct SourceRules {
     destinations: BTreeMap<Key, Vec<usize>>,
 }
 
-/// Compiles a rule set to lines for a map or an arena, where its first line gets the number `begins`.
+/// Compiles a rule set to the lines of a map or an arena, in which its first line has the number `begins`.
 pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
-    // CPUs beyond these share their counters.
+    // CPUs above the maximum share the last counters.
     let cpus = cpus.min(GUARD_CPUS as u32 - 1);
     let families = [false, true].map(|ipv6| sources(&set.rules, ipv6));
     let rule_count = set.rules.len() + set.defaults.len();
@@ -86,7 +86,7 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
                     "cannot lay out the rules",
                     format!("they would fill {lines} lines of {GUARD_LINE} bytes"),
                 )
-                .fix("fewer overlapping ranges of ports need less room")
+                .fix("use fewer overlapping ranges of ports")
             })
     };
     let header = GuardHeader {
@@ -173,7 +173,7 @@ impl Compiler<'_> {
             let listed = if *key == ANY { 1 } else { SHORT_LIST };
             prefix.services = self.services(&source.own, listed);
             prefix.destinations = self.destinations(&source.destinations);
-            self.shorten(&mut prefix);
+            self.mark_single_rule(&mut prefix);
             self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE].copy_from_slice(&prefix.to_bytes());
         }
         self.pool.search(&innermost(sources.keys(), lines))
@@ -205,8 +205,8 @@ impl Compiler<'_> {
         self.pool.services(&candidates, listed)
     }
 
-    /// Marks a source with a single rule, which can be checked in few instructions.
-    fn shorten(&self, source: &mut GuardPrefix) {
+    /// Marks a source that has a single plain rule: the program checks it in few instructions.
+    fn mark_single_rule(&self, source: &mut GuardPrefix) {
         let Some(line) = pool::only_rule(source.services).filter(|_| source.destinations == 0) else {
             return;
         };
@@ -256,7 +256,7 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
     Candidate { line, services, is_certain: rule.is_certain(), verdict: rule.is_plain().then_some(rule.action) }
 }
 
-/// Returns the lines of sorted prefixes, each with the next one around it.
+/// Returns the lines of sorted prefixes, each with the longest prefix that contains it.
 fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<GuardPrefix> {
     let mut around: Vec<(Key, u32)> = Vec::new();
     keys.enumerate()

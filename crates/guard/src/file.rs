@@ -33,7 +33,7 @@ pub struct FileRule {
     pub draft: Draft,
     pub on: Option<String>,
     pub lasts: Option<Duration>,
-    /// Set if it is meant to match every packet.
+    /// Set if the rule may match every packet.
     pub all: bool,
     /// Its position in the file, for messages.
     pub position: String,
@@ -57,7 +57,7 @@ impl RuleFile {
                 format!("the rule at {} would deny every packet", rule.position),
                 "it names no address, protocol or port",
             )
-            .fix("name what to deny, write all = true in it, or --all")),
+            .fix("name an address, protocol or port; or write all = true in the rule, or use --all")),
             None => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl RuleFile {
     /// Parses rules; `read_list` reads the files that the text names.
     pub fn parse(text: &str, name: &str, read_list: impl Fn(&str) -> Result<String>) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
-        let text = without_mark(text);
+        let text = without_byte_order_mark(text);
         let lines = Lines::of(text);
         // An error is one line, with the position.
         let content: Content = toml::from_str(text).map_err(|e: toml::de::Error| {
@@ -98,11 +98,9 @@ impl RuleFile {
         for rule in &file.rules {
             let key = (&rule.draft.what, &rule.on, rule.draft.is_limit());
             if let Some(other) = known.insert(key, &rule.position) {
-                let why = format!(
-                    "the rules at {other} and {} are about the same packets:{}",
-                    rule.position, rule.draft.what
-                );
-                return Err(Error::failed(what(), why).fix("leave one of them out"));
+                let why =
+                    format!("the rules at {other} and {} match the same packets:{}", rule.position, rule.draft.what);
+                return Err(Error::failed(what(), why).fix("remove one of them"));
             }
         }
         Ok(file)
@@ -112,7 +110,7 @@ impl RuleFile {
 fn read(path: &Path) -> Result<String> {
     let what = format!("cannot read {}", path.display());
     let about = std::fs::metadata(path).map_err(|e| Error::os(&what, e))?;
-    // Pipes are accepted too: a shell makes one of `<(command)`.
+    // Pipes are accepted too: a shell replaces `<(command)` by one.
     if !about.is_file() && !about.file_type().is_fifo() {
         return Err(Error::failed(what, "it is not a file"));
     }
@@ -257,14 +255,14 @@ fn each<T: Copy>(matches: Vec<Match>, values: &[T], set: impl Fn(&mut Match, Opt
 }
 
 /// Removes the byte order mark with which some editors begin a file.
-fn without_mark(text: &str) -> &str {
+fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Parses one prefix per line; text after `#` or `;` is a comment.
 fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     let mut all = Vec::new();
-    for (number, line) in without_mark(text).lines().enumerate() {
+    for (number, line) in without_byte_order_mark(text).lines().enumerate() {
         let word = line.split(['#', ';']).next().unwrap_or_default().trim();
         if !word.is_empty() {
             let prefix = word.parse().map_err(|e| format!("{name}, line {}: {e}", number + 1))?;
@@ -390,10 +388,7 @@ impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Values<T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.may_be_list {
-            true => "a value or a list of values",
-            false => "a text or a number",
-        })
+        f.write_str(if self.may_be_list { "a value or a list of values" } else { "a text or a number" })
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
@@ -416,11 +411,8 @@ impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Values<T> {
         while let Some(Value(one)) = list.next_element()? {
             all.push(one);
         }
-        match all.is_empty() {
-            // An empty list would match everything, which no user means by it.
-            true => Err(de::Error::custom("the list is empty")),
-            false => Ok(all),
-        }
+        // An empty list would match everything, which is surely not intended.
+        if all.is_empty() { Err(de::Error::custom("the list is empty")) } else { Ok(all) }
     }
 }
 
@@ -440,7 +432,7 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Value<T> {
     }
 }
 
-/// The starts of a text's lines: a file may have a rule on every line, each with its position.
+/// The starts of a text's lines, found once: a large file asks for the positions of many rules.
 struct Lines<'t> {
     text: &'t str,
     begins: Vec<usize>,
@@ -448,11 +440,11 @@ struct Lines<'t> {
 
 impl<'t> Lines<'t> {
     fn of(text: &'t str) -> Self {
-        let behind = text.match_indices('\n').map(|(at, _)| at + 1);
-        Self { text, begins: std::iter::once(0).chain(behind).collect() }
+        let after_breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self { text, begins: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// Returns a position by line and column, from one.
+    /// Returns a position as line and column, both counted from one.
     fn position(&self, offset: usize) -> String {
         let line = self.begins.partition_point(|begin| *begin <= offset);
         let begin = self.begins[line.saturating_sub(1)];

@@ -1,8 +1,8 @@
 //! The rule set in force, shared by the programs of all guarded interfaces.
 //!
-//! The set is in an arena on kernels that support arenas, whose first line names the set in force; on others in an
-//! array of maps with one slot. A single store replaces the set: each packet is judged either by the old one or by the
-//! new one.
+//! On kernels that support arenas, the set is in an arena, whose first line names the set in force. On others it is in
+//! an array of maps with one slot. A single store replaces the set: each packet is judged either by the old one or by
+//! the new one.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ impl Store {
     pub fn new_arena(seed: u64) -> Result<Self> {
         arena::create(ARENA_NAME, arena::LARGEST, arena::address_of(seed))
             .map(Self::Arena)
-            .map_err(|e| Error::os("cannot make an arena for the rules", e))
+            .map_err(|e| Error::os("cannot create an arena for the rules", e))
     }
 
     pub fn new_slot() -> Result<Self> {
@@ -137,7 +137,7 @@ impl Arena {
         self.carry_hits_over()
     }
 
-    /// Sets alternate between the arena's two halves.
+    /// Writes a set into the half of the arena that the set in force does not occupy, and puts it in force.
     fn replace(&mut self, set: &RuleSet) -> Result<()> {
         let old = self.current() as usize;
         let half = self.memory.length() / GUARD_LINE / 2;
@@ -146,8 +146,11 @@ impl Arena {
         let new = if old < half && old != 0 { half + first } else { first };
         let bytes = compile(set, host::cpus(), new)?;
         if first + bytes.len() / GUARD_LINE > half {
-            return Err(Error::failed("cannot put the rules in force", "they do not fit next to the rules in force")
-                .fix("use fewer rules"));
+            return Err(Error::failed(
+                "cannot apply the rules",
+                "they do not fit into memory next to the present rules",
+            )
+            .fix("use fewer rules"));
         }
         self.memory.write(new * GUARD_LINE, &bytes);
         let at = |offset| self.memory.short(offset);
@@ -156,7 +159,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Adds the hits of the old set, which stays untouched until this is done.
+    /// Adds the hits of the old set to the set in force. The old set stays untouched until this is done.
     fn carry_hits_over(&mut self) -> Result<()> {
         let (old, new) = (self.previous(), self.current());
         if old == 0 {
@@ -164,7 +167,7 @@ impl Arena {
         }
         if old != new && new != 0 {
             let header = stored(&self.memory, new).header()?;
-            // Once no program counts in the old set any more, its counts are final.
+            // Once no program uses the old set, its counts are final.
             arena::wait_for_programs()?;
             let mut carried = self.set_at(new)?.without_hits();
             carried.take_hits(&self.set_at(old)?);
@@ -200,8 +203,8 @@ fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
     let lines = u32::try_from(bytes.len() / GUARD_LINE).unwrap_or(u32::MAX);
     let mut map = SharedArray::create(NAME, GUARD_LINE as u32, lines)?;
     map.memory_mut().write(0, &bytes);
-    // The kernel returns once no program counts in the old set any more: its counts are final.
-    fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot put the rules in force", e))?;
+    // The kernel returns once no program uses the old set, so that its counts are final.
+    fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot apply the rules", e))?;
     if let Some(old) = old {
         let mut carried = set.clone();
         carried.take_hits(&in_map(&old).set()?);

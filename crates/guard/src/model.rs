@@ -1,5 +1,5 @@
-//! A plain model of the guard's program, which checks all rules for one packet. It predicts the effect of a rule change
-//! on a session, and the tests compare the program with it.
+//! A simple model of the guard's program, which checks all rules for one packet. It predicts the effect of a rule
+//! change on a session, and the tests compare the program with it.
 
 use std::net::IpAddr;
 
@@ -113,8 +113,8 @@ pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
 
 /// Returns the action for a packet whose source is below all rates, and the rule that decides; `None` for the default.
 pub fn judge<'a>(set: &'a RuleSet, packet: &Packet, now: u64) -> (Action, Option<&'a Rule>) {
-    let mut asked = in_order(&set.rules, packet).into_iter();
-    match asked.find(|rule| !rule.is_expired(now) && !rule.is_limit()) {
+    let mut tried = in_order(&set.rules, packet).into_iter();
+    match tried.find(|rule| !rule.is_expired(now) && !rule.is_limit()) {
         Some(rule) => (rule.action, Some(rule)),
         None => (default_of(set, packet.on), None),
     }

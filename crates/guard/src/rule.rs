@@ -74,13 +74,13 @@ impl Rule {
         self.what == other.what && self.is_limit() == other.is_limit()
     }
 
-    /// Returns true if it applies to fragments other than the first, whose ports are unknown. They are harmless without
-    /// their first fragment, which is judged by its ports; so a rule that may let that pass lets them pass as well.
+    /// Returns true if it applies to later fragments, whose ports are unknown. Without the first fragment, which is
+    /// judged by its ports, later ones are harmless; so a rule that may let the first one pass lets them pass too.
     pub fn holds_for_fragments(&self) -> bool {
         self.action == Action::Allow || !self.what.has_transport_condition()
     }
 
-    /// Returns the rank: among rules with the same prefixes, the one with the lower rank is tried first.
+    /// Returns the rank; among rules with the same prefixes, the one with the lower rank is tried first.
     pub fn rank(&self) -> impl Ord + use<> {
         let services = self.what.services();
         let width = services.iter().map(|(first, last)| last - first).max();
@@ -254,7 +254,7 @@ impl Match {
         if let (Some(source), Some(destination)) = (self.source, self.destination)
             && source.is_ipv6() != destination.is_ipv6()
         {
-            return Err(format!("the source {source} and the destination {destination} are not of one IP version"));
+            return Err(format!("the source {source} and the destination {destination} differ in IP version"));
         }
         if self.tcp.is_some() {
             match self.protocol {
@@ -268,7 +268,7 @@ impl Match {
             && !WITH_PORTS.contains(&protocol)
         {
             return Err(format!(
-                "{} has no ports; those that have: {}",
+                "{} has no ports; protocols with ports: {}",
                 values::protocol_name(protocol),
                 WITH_PORTS.map(values::protocol_name).join(", ")
             ));
@@ -402,7 +402,7 @@ impl Preset {
         }
     }
 
-    /// Returns its rules.
+    /// Returns the rules of the preset, with this rate or the usual one.
     pub fn drafts(self, rate: Option<u64>) -> Vec<Draft> {
         let what = match self {
             Self::PingFlood => Match { icmp: Some(IcmpType { v4: Some(8), v6: Some(128) }), ..Match::default() },

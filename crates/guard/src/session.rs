@@ -1,4 +1,4 @@
-//! Protects the SSH session that a command is typed in from being cut by new rules.
+//! Refuses new rules that would cut the SSH session in which the command was typed.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,14 +25,14 @@ pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -
     let Some(session) = Session::of_this_command() else {
         return Ok(());
     };
-    if !is_of(&session, namespace)? {
+    if !may_pass_through(&session, namespace)? {
         return Ok(());
     }
     let interfaces = interfaces_of(&session, namespace)?;
     let macs = macs_of(&session, namespace)?;
     let (before, after) = match macs {
         Some(_) => (Cow::Borrowed(before), Cow::Borrowed(after)),
-        None => (with_care(before), with_care(after)),
+        None => (without_macs(before), without_macs(after)),
     };
     for default in &after.defaults {
         let on = default.on.index;
@@ -51,9 +51,9 @@ pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -
     Ok(())
 }
 
-/// Returns a pessimistic set for unknown MAC addresses: rules that deny one of them deny all, and rules that allow one
-/// allow none.
-fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
+/// Returns a pessimistic set for a session whose MAC addresses are unknown: a rule that denies some MAC address denies
+/// all, and a rule that allows some is left out.
+fn without_macs(set: &RuleSet) -> Cow<'_, RuleSet> {
     let names = |rule: &Rule| rule.what.source_mac.or(rule.what.destination_mac).is_some();
     if !set.rules.iter().any(names) {
         return Cow::Borrowed(set);
@@ -71,11 +71,11 @@ fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
 enum End {
     Rule(String),
     Default(String),
-    /// The rule that admits it ends at some time.
+    /// The rule that admits the session has a time limit.
     LaterThan(String),
 }
 
-/// Returns how packets of a session would be dropped, now or once rules have ended.
+/// Returns the reason why packets of a session would be dropped, now or once rules have ended.
 fn end_of(set: &RuleSet, packet: &Packet) -> Option<End> {
     let now = clock::monotonic();
     let about = model::in_order(&set.rules, packet);
@@ -148,9 +148,9 @@ fn remedy(session: &Session, set: &RuleSet, packet: &Packet) -> Option<Match> {
     })
 }
 
-/// Returns true if the session may pass through a namespace: its server's address is in it, or not in the present one
-/// either.
-fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
+/// Returns true if the session may pass through a namespace: the server's address is in that namespace, or it is
+/// missing from the present one as well.
+fn may_pass_through(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
     let guarded = match namespace {
         Some(namespace) => namespace.clone(),
         None => Namespace::current()?,
@@ -255,7 +255,7 @@ mod tests {
         assert!(end_of(&deny(from(50000, 50000)), &packet).is_some());
         assert!(end_of(&deny(from(1, 1023)), &packet).is_none());
         let mac = deny(Match { source_mac: "02:00:5e:00:53:01".parse().ok(), ..Match::default() });
-        assert!(end_of(&with_care(&mac), &packet).is_some());
+        assert!(end_of(&without_macs(&mac), &packet).is_some());
         let macs = |last| {
             let source = [2, 0, 0x5e, 0, 0x53, last];
             let destination = [2; 6];

@@ -1,7 +1,7 @@
 //! The guard of a network namespace: its pinned maps and guarded interfaces.
 //!
-//! Rules are kept without guarded interfaces, and interfaces stay guarded without rules; once both are gone, nothing is
-//! left.
+//! Rules are kept without guarded interfaces, and interfaces stay guarded without rules. Once both are gone, the maps
+//! are removed.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -136,18 +136,18 @@ impl Guard {
         Ok(result)
     }
 
-    /// Refuses to work on rules that the attached program does not use, by the kernel's record: its pins were moved or
-    /// removed, and the rules at their path are not in force.
+    /// Refuses to work on rules that an attached guard does not use, according to the kernel: its pins were moved or
+    /// removed, and the rules at the pins' path are not in force.
     fn check_programs(&self) -> Result<()> {
-        let look = |e| Error::os("cannot read the guard's programs", e);
-        let own = map::info(self.store.as_fd()).map_err(look)?.id;
+        let fail = |e| Error::os("cannot read the guard's programs", e);
+        let own = map::info(self.store.as_fd()).map_err(fail)?.id;
         for site in Site::all_in(self.namespace())? {
             for attached in pins::programs_on(&site)? {
                 // A program that ended meanwhile guards nothing.
                 let Ok(opened) = program::open_by_id(attached.program_id) else {
                     continue;
                 };
-                let about = info::program(opened.as_fd()).map_err(look)?;
+                let about = info::program(opened.as_fd()).map_err(fail)?;
                 let is_guard = [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&about.name.as_str());
                 if is_guard && !about.map_ids.contains(&own) {
                     return Err(self.uses_other_rules(&site, &about)?);
@@ -164,9 +164,9 @@ impl Guard {
         });
         let (where_they_are, fix) = if outside.any(|rules| program.map_ids.contains(&rules.id)) {
             (
-                "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
+                "are in the BPF file system of the host: another one is mounted at /sys/fs/bpf here",
                 format!(
-                    "give the command outside of ip netns exec, with --netns {}",
+                    "run the command outside of ip netns exec, with --netns {}",
                     word(name_of(self.namespace())?.as_deref().unwrap_or("NAME"))
                 ),
             )
@@ -210,11 +210,11 @@ impl Guard {
             return Err(not_guarded(site));
         };
         installed.detach(site)?;
-        self.let_go()
+        self.drop_unused_rules()
     }
 
-    /// Cleans up after the guard was removed from an interface.
-    fn let_go(&self) -> Result<()> {
+    /// Drops the default of an interface that the guard was removed from; after the last one, all rules.
+    fn drop_unused_rules(&self) -> Result<()> {
         let set = if self.posts()?.is_empty() { RuleSet::default() } else { self.rules()? };
         self.store.publish(&set)
     }
@@ -234,7 +234,7 @@ pub fn around<R>(sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R
         if !is_on(site)?
             && let Some(guard) = Guard::find(site.namespace())?
         {
-            guard.let_go()?;
+            guard.drop_unused_rules()?;
         }
     }
     Ok(result)
@@ -264,8 +264,8 @@ pub fn sweep() {
     let here = Mark::of(None).ok();
     let mut left: Vec<(Mark, PathBuf)> = paths.filter_map(with_mark).collect();
     left.retain(|(mark, _)| Some(*mark) != here);
-    let mut look = NamespaceSearch::default();
-    left.retain(|(mark, _)| mark.is_gone(&mut look));
+    let mut search = NamespaceSearch::default();
+    left.retain(|(mark, _)| mark.is_gone(&mut search));
     if left.is_empty() {
         return;
     }
@@ -305,8 +305,8 @@ fn remove_pins(directory: &Path) {
     }
 }
 
-/// Finds the file system of the pins; `None` if nothing can be pinned. An error if this process may not look behind the
-/// /sys of `ip netns exec`, since the rules are then unknown.
+/// Finds the file system of the pins; `None` if nothing can be pinned. Fails if `ip netns exec` has hidden the file
+/// system and this process may not open it, since the rules are then unknown.
 fn mount() -> Result<Option<PathBuf>> {
     let mount = bpffs::lasting();
     if mount.is_none() && !has_capability(Capability::SysAdmin) {
@@ -316,7 +316,7 @@ fn mount() -> Result<Option<PathBuf>> {
     Ok(mount)
 }
 
-/// Returns the name of a namespace, also of the one that this process was started in.
+/// Returns the name of a namespace; for `None`, the name of this process's own.
 fn name_of(namespace: Option<&Namespace>) -> Result<Option<String>> {
     let this = namespace.cloned().map_or_else(Namespace::current, Ok)?;
     let is_this = |name: &String| Namespace::by_name(name).is_ok_and(|other| other == this);
@@ -354,11 +354,11 @@ pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {
 
 /// Explains that an interface has no guard.
 pub fn not_guarded(site: &Site) -> Error {
-    Error::failed(format!("{} is not guarded", site.label()), "the guard is not on it")
+    Error::failed(format!("{} is not guarded", site.label()), "the guard is not attached to it")
         .fix(format!("trawl guard load {}", word(site.label())))
 }
 
-/// Returns the interface that a rule is to be confined to.
+/// Finds the interface of this name, for a rule that is confined to it.
 pub fn on(namespace: Option<&Namespace>, name: &str) -> Result<On> {
     let link = Netlink::open(namespace)?.link(name)?;
     Ok(On { index: link.index, name: link.name })
@@ -385,8 +385,8 @@ const INTERFACE: &str = "guard_ifindex";
 /// Priority in a chain: dropped packets should cost the other programs nothing.
 const PRIORITY: u32 = 10;
 
-/// Refuses to replace a program whose rules are known to no pin, and would be lost with it.
-fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
+/// Refuses to replace a program whose rules are pinned nowhere: they would be lost with it.
+fn refuse_to_lose_rules(site: &Site, installed: &Installed) -> Result<()> {
     let set = Store::of(installed.map(SET)?)?.read()?;
     let allows = |one: &InterfaceDefault| one.action == Action::Allow;
     if set.rules.is_empty() && set.defaults.iter().all(allows) {
@@ -418,9 +418,9 @@ impl Guard {
         }
         let on = On { index: site.index(), name: site.name().to_owned() };
         let present = match installed_on(site)? {
-            Some(installed) if self.is_asked_by(&installed)? => Some(installed),
+            Some(installed) if self.is_read_by(&installed)? => Some(installed),
             Some(installed) if request.keep_guard => {
-                refuse_to_forget(site, &installed)?;
+                refuse_to_lose_rules(site, &installed)?;
                 None
             }
             _ => None,
@@ -432,12 +432,12 @@ impl Guard {
             set.set_default(on, action);
         }
         self.put(&before, set, care)?;
-        let is_there = |installed: &Installed| {
+        let has_wanted_priority = |installed: &Installed| {
             let seat = installed.seat().map(|seat| seat.priority);
             request.priority.is_none_or(|wanted| seat == Some(wanted))
         };
         if let Some(installed) = present
-            && is_there(&installed)
+            && has_wanted_priority(&installed)
             && request.mode.is_none_or(|mode| installed.mode() == Some(mode))
             && !request.tappable
             && !request.replace
@@ -452,17 +452,17 @@ impl Guard {
         attached
     }
 
-    /// Returns true if a program of the guard's reads these rules. A program that moved with its interface from another
+    /// Returns true if an attached guard reads these rules. A program that moved with its interface from another
     /// namespace reads that namespace's rules, and knows the interface by its number there.
-    fn is_asked_by(&self, installed: &Installed) -> Result<bool> {
+    fn is_read_by(&self, installed: &Installed) -> Result<bool> {
         let id =
             |fd: BorrowedFd<'_>| map::info(fd).map(|about| about.id).map_err(|e| Error::os("cannot read the rules", e));
         Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
-    /// Hands the totals of the replaced program on to the new one, if both have the same layout.
+    /// Lets the new program continue the totals of the replaced one, if both have the same layout.
     fn keep_totals(&self, source: &mut Source, old: &Installed) -> Result<()> {
-        if !self.is_asked_by(old)? {
+        if !self.is_read_by(old)? {
             return Ok(());
         }
         let Ok(totals) = old.map(TOTALS) else {

@@ -17,13 +17,13 @@ pub struct MacPrefix {
     length: u8,
 }
 
-/// Returns an address as the number that its bytes make.
+/// Returns an address as a number, its first byte being the highest.
 pub fn mac_number(bytes: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = bytes;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Returns the bits that count, and all above the address.
+/// Returns the mask of the first `length` bits; the bits above the address are set too.
 fn mac_mask(length: u8) -> u64 {
     u64::MAX << (MAC_BITS - length)
 }
@@ -82,10 +82,11 @@ impl FromStr for MacPrefix {
         };
         let address = mac_number(parse_mac(address).ok_or_else(wrong)?);
         let mac = Self::new(address, length).ok_or_else(wrong)?;
-        match mac.address == address {
-            true => Ok(mac),
-            // More likely a slip than an intention.
-            false => Err(format!("'{text}' has bits after its length; did you mean {mac}?")),
+        // Bits after the length are more likely a mistake than intended.
+        if mac.address == address {
+            Ok(mac)
+        } else {
+            Err(format!("'{text}' has bits after its length; did you mean {mac}?"))
         }
     }
 }
@@ -217,7 +218,7 @@ pub fn icmp_type_name(v4: Option<u8>, v6: Option<u8>) -> String {
     }
 }
 
-/// Highest rate at which the program distinguishes sources.
+/// Highest rate that the program can enforce.
 const FASTEST: u64 = 100_000_000;
 /// A hundred years.
 const LONGEST: u64 = 100 * 365 * 86_400;
@@ -249,9 +250,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let mut sum = 0.0;
     let mut rest = text;
     loop {
-        let (number, behind) = split(rest);
-        let end = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, others) = (behind[..end].trim(), &behind[end..]);
+        let (number, after) = split(rest);
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, others) = (after[..end].trim(), &after[end..]);
         let seconds = match unit {
             // A number without a unit is in seconds.
             "" if rest.len() == text.len() => 1.0,

@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// Returns the start of a search for the rules to try on a service, in their order. Up to `listed` rules form a
-    /// list.
+    /// list, more a table.
     pub fn services(&mut self, candidates: &[Candidate], listed: usize) -> u64 {
         let whole = (0, (1 << SERVICE_BITS) - 1);
         if candidates.len() > listed {

@@ -95,7 +95,7 @@ fn expiry() -> impl Strategy<Value = Option<u64>> {
 
 pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let action = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
-    // No test sends so fast, but the limit's code path runs.
+    // The rate is too high to be reached, but the limit's code path runs.
     let rate = prop_oneof![4 => Just(None), 1 => Just(Some(100_000_000))];
     (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft { action, what, rate, expires })
 }
@@ -130,10 +130,8 @@ pub(super) fn sent() -> impl Strategy<Value = Sent> {
         (0..4u8, 0..4u8).prop_map(|(source, destination)| Macs { source: mac(source), destination: mac(destination) });
     (any::<bool>(), numbers, transport, tags, options, macs).prop_map(
         |(ipv6, (a, b, c, d), (protocol, transport), tags, options, macs)| {
-            let (source, destination): (IpAddr, IpAddr) = match ipv6 {
-                true => (v6(a, b).into(), v6(c, d).into()),
-                false => (v4(a, b).into(), v4(c, d).into()),
-            };
+            let (source, destination): (IpAddr, IpAddr) =
+                if ipv6 { (v6(a, b).into(), v6(c, d).into()) } else { (v4(a, b).into(), v4(c, d).into()) };
             let icmp = if ipv6 { ICMPV6 } else { ICMP };
             let protocol = if protocol == 0 { icmp } else { protocol };
             let packet = Packet { source, destination, protocol, transport, macs: Some(macs), on: LOOPBACK };
@@ -173,7 +171,7 @@ impl Sent {
                     next_header: Some(protocol),
                 };
                 frame = frame.layer(Layer::Ipv6(ip));
-                // Options of eight bytes, each with the number of the next header; a later raw layer gives its own.
+                // Each header of options has eight bytes and names the next header.
                 let chain = [0, 60, 43];
                 for (number, kind) in chain.iter().take(self.options).enumerate() {
                     let more = number + 1 < self.options;
@@ -186,10 +184,7 @@ impl Sent {
                     };
                     frame = frame.layer(raw(vec![next, 0, 1, 4, 0, 0, 0, 0], *kind));
                 }
-                match is_fragment {
-                    true => frame.layer(raw(vec![protocol, 0, 0x05, 0xc8, 0, 0, 0, 9], 44)),
-                    false => frame,
-                }
+                if is_fragment { frame.layer(raw(vec![protocol, 0, 0x05, 0xc8, 0, 0, 0, 9], 44)) } else { frame }
             }
             _ => unreachable!("both of one version"),
         };
