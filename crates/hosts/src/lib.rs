@@ -309,7 +309,7 @@ impl Hosts {
 
     fn wait_for_hosts(&mut self, outlet: Option<BorrowedFd<'_>>) -> Result<()> {
         events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, LOOK)?;
-        self.wake.hush();
+        self.wake.clear();
         Ok(())
     }
 

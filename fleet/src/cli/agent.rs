@@ -136,7 +136,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     terminal::say(&status);
     published::ready(&status);
     while !agent.machine.is_over() {
-        wake.hush();
+        wake.clear();
         while let Some(signal) = signals.next() {
             if signal.ends() {
                 published::stopping();

@@ -369,7 +369,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
     let mut operator = args.server.open(&wake)?;
     let mut shown = None;
     loop {
-        wake.hush();
+        wake.clear();
         operator.listen()?;
         let fleet = operator.fleet(&wanted);
         let text = if args.server.json { json::line(&fleet)? } else { table(&fleet) };

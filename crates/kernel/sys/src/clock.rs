@@ -1,4 +1,4 @@
-//! Clocks: the clock that BPF programs read, and the wall clock's distance from it.
+//! Clocks: the wall clock, the clock that BPF programs read, and the offset between them.
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
@@ -6,7 +6,7 @@ use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_getti
 /// The clock that tap programs stamp records with before the offset is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramClock {
-    /// International atomic time: follows every step of the wall clock, whole seconds away from it.
+    /// International atomic time: a whole number of seconds ahead of the wall clock, whose steps it follows.
     Tai,
     /// Time since boot, for kernels older than 6.1; trawl must follow steps of the wall clock.
     Monotonic,
@@ -34,12 +34,17 @@ pub fn tai() -> u64 {
 
 /// Returns the number to add to [`monotonic`] to get [`tai`].
 pub fn monotonic_to_tai() -> u64 {
-    // The thread may be preempted between two readings: the closest of a few pairs is the right one.
+    offset_from_monotonic(tai)
+}
+
+/// Returns the number to add to [`monotonic`] to get another clock's time.
+fn offset_from_monotonic(other: impl Fn() -> u64) -> u64 {
+    // The thread may be preempted between two readings: of a few pairs, the closest is the most accurate.
     let pair = |_| {
         let before = monotonic();
-        let tai = tai();
+        let there = other();
         let width = monotonic() - before;
-        (width, tai.wrapping_sub(before + width / 2))
+        (width, there.wrapping_sub(before + width / 2))
     };
     (0..5).map(pair).min().map_or(0, |(_, offset)| offset)
 }
@@ -57,7 +62,7 @@ pub fn wall() -> u64 {
     now(ClockId::Realtime)
 }
 
-/// Formats the day in UTC, as `2026-11-22`.
+/// Formats the day of a time in nanoseconds since 1970, in UTC: `2026-11-22`.
 pub fn date_of(ns: u64) -> String {
     // Days since 1 March of the year 0, in which leap days come last.
     let days = (ns / 86_400_000_000_000) as i64 + 719_468;
@@ -71,7 +76,7 @@ pub fn date_of(ns: u64) -> String {
     format!("{:04}-{month:02}-{day:02}", year + era * 400 + next)
 }
 
-/// Returns nanoseconds of a clock that no step of the wall clock disturbs.
+/// Returns nanoseconds of the monotonic clock, which steps of the wall clock do not change.
 pub fn monotonic() -> u64 {
     now(ClockId::Monotonic)
 }
@@ -81,23 +86,25 @@ pub fn since_boot() -> u64 {
     now(ClockId::Boottime)
 }
 
-/// A detector of steps of the wall clock: its distance from the steady clock jumps.
+/// A detector of steps of the wall clock, by jumps of its offset from the monotonic clock.
 #[derive(Debug)]
 pub struct StepDetector {
-    distance: u64,
+    offset: u64,
 }
 
+/// Smallest change of the offset that counts as a step.
 const STEP_NS: i64 = 1_000_000;
 
 impl StepDetector {
     pub fn new() -> Self {
-        Self { distance: distance() }
+        Self { offset: monotonic_to_wall() }
     }
 
+    /// Returns true if the wall clock was stepped since the last call.
     pub fn stepped(&mut self) -> bool {
-        let distance = distance();
-        let moved = distance.wrapping_sub(self.distance) as i64;
-        self.distance = distance;
+        let offset = monotonic_to_wall();
+        let moved = offset.wrapping_sub(self.offset) as i64;
+        self.offset = offset;
         moved.abs() > STEP_NS
     }
 }
@@ -108,17 +115,8 @@ impl Default for StepDetector {
     }
 }
 
-fn distance() -> u64 {
-    // The thread may be preempted between the two readings: the closest of a few pairs is the right one.
-    (0..3)
-        .map(|_| {
-            let before = monotonic();
-            let wall = wall();
-            (monotonic() - before, wall.wrapping_sub(before))
-        })
-        .min()
-        .map(|(_, distance)| distance)
-        .unwrap_or_default()
+fn monotonic_to_wall() -> u64 {
+    offset_from_monotonic(wall)
 }
 
 /// Returns the local offset from UTC now, in seconds east of Greenwich.
@@ -137,7 +135,7 @@ fn utc_offset_at(seconds: i64) -> i32 {
     }
 }
 
-/// Returns `utc_offset_at`, with the zone's file already read: later it may be out of reach.
+/// Returns `utc_offset_at`, after libc has read the zone's file, which the process may be unable to open later.
 pub fn local_offset() -> fn(i64) -> i32 {
     utc_offset();
     utc_offset_at
@@ -148,7 +146,7 @@ pub fn strftime(format: &str) -> String {
     strftime_at(format, wall())
 }
 
-/// Formats another time likewise, in nanoseconds since 1970.
+/// Formats a time in nanoseconds since 1970 like [`strftime`].
 pub fn strftime_at(format: &str, time_ns: u64) -> String {
     let Ok(wanted) = std::ffi::CString::new(format) else {
         return format.to_owned();
@@ -183,18 +181,18 @@ pub struct ClockState {
     pub tai_offset_s: Option<i32>,
 }
 
-/// Above this (16 s) the kernel itself no longer calls the clock synchronised.
+/// Error above which the kernel itself calls the clock unsynchronised: 16 s.
 const WORST_ERROR_US: i64 = 16_000_000;
 
 impl ClockState {
     pub fn read() -> Self {
         let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let source = source.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
-        let Ok((state, time)) = ask() else {
+        let Ok((state, time)) = read_kernel_clock() else {
             return Self { source, ..Self::default() };
         };
         let synchronised = state != libc::TIME_ERROR && time.status & libc::STA_UNSYNC == 0;
-        // phc2sys sets the error to zero, which is impossible.
+        // phc2sys reports an error of zero, which is impossible.
         let known = synchronised && (1..WORST_ERROR_US).contains(&time.maxerror);
         Self {
             source,
@@ -205,7 +203,7 @@ impl ClockState {
     }
 }
 
-fn ask() -> Result<(i32, libc::timex), Errno> {
+fn read_kernel_clock() -> Result<(i32, libc::timex), Errno> {
     // SAFETY: all of its fields are numbers, for which zero is a value; with no modes set the call only reads.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: `time` is a valid structure that outlives the call.

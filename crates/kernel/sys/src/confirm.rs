@@ -1,9 +1,10 @@
 //! Changes that are reverted unless they are confirmed in time. A separate process waits; it needs neither the terminal
 //! nor the command that made the change.
 //!
-//! A change has a file under /run/trawl/pending while it can still be reverted. The process that removes the file first
-//! decides: either the confirming command, or the process whose wait is over. The latter leaves a file under
-//! /run/trawl/reverted, and writes to the terminal and to the system's log.
+//! A change has a file under /run/trawl/pending while it can still be reverted. Two processes may remove it: the
+//! command that confirms the change, and the process that waits, once the time is over. The first to remove it decides.
+//! A process that reverts a change leaves a file under /run/trawl/reverted, and writes to the terminal and the system's
+//! log.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ pub struct About {
     pub left: Duration,
 }
 
-/// A change that was reverted, since nobody confirmed it in time or the command that made it died.
+/// A change that was reverted, because it was not confirmed in time or the command that made it died.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reverted {
     /// The command that made the change.
@@ -67,7 +68,7 @@ pub struct Pending {
 }
 
 /// Begins a change, before any part of it is applied. A `scope`, such as the guard of a namespace or the programs of an
-/// interface, has one change at a time; it names a file. Call this before threads are started, like
+/// interface, has one change at a time; its name is the name of a file. Call this before threads are started, like
 /// [`crate::process::warden::Warden::watch`].
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
@@ -127,7 +128,7 @@ impl Drop for Pending {
     }
 }
 
-/// The report of a reverted change. It is prepared while the terminal is at hand.
+/// The report of a reverted change. It is prepared while the process still has the terminal.
 struct Report {
     path: PathBuf,
     command: String,
@@ -169,7 +170,7 @@ impl Report {
     }
 }
 
-/// Forgets the last change of a scope that was reverted.
+/// Removes the report of the last reverted change of a scope.
 pub fn forget_reverted(scope: &str) -> Result<()> {
     let Some(directory) = run::directory("reverted")? else {
         return Ok(());
@@ -281,7 +282,7 @@ pub fn confirm(scope: &str) -> Result<About> {
     let privileges = || Error::failed("cannot confirm", "unconfirmed changes belong to root").fix("this requires root");
     let path = path_of(scope)?.ok_or_else(privileges)?;
     let (about, is_watched) = read_change(scope)?.ok_or_else(none)?;
-    // Removed by the other process: the change was reverted at this very moment.
+    // A missing file means that the waiting process has just reverted the change.
     fs::remove_file(&path).map_err(|_| none())?;
     if is_watched {
         Ok(about)

@@ -5,7 +5,7 @@ pub use libc::{
     EPERM, EPIPE, ERANGE, ESRCH,
 };
 
-/// Returns the name of an error that the kernel's XDP code gives; the number of any other.
+/// Returns the name of an error that the kernel's XDP code returns, and the number of any other error.
 pub fn name(number: u32) -> String {
     let names = [
         (libc::ENXIO, "ENXIO"),

@@ -54,7 +54,7 @@ impl Error {
         let what: String = what.into();
         Self {
             kind: ErrorKind::Failed,
-            // Names from outside may be in it.
+            // The text may contain names that other users chose.
             what: shown(&what).into_owned(),
             why: why.to_string(),
             fix: None,
@@ -78,8 +78,7 @@ impl Error {
         Self { kind: ErrorKind::Usage, ..Self::failed(what, why) }
     }
 
-    /// Adds the remedy, usually a command. It does not replace the one for a lack of open files, which any call may
-    /// meet.
+    /// Adds the remedy, usually a command. A lack of open files, which can make any call fail, keeps its own remedy.
     #[must_use]
     pub fn fix(mut self, how: impl Into<Advice>) -> Self {
         if !lacks_files(self.errno) {
@@ -140,7 +139,7 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
-    /// A call for something else fails for it too, whose remedy would mislead.
+    /// Any call can fail for lack of open files; the remedy for its usual failures would mislead.
     #[test]
     fn lack_of_open_files_keeps_its_remedy() {
         let error = |errno| {

@@ -34,7 +34,8 @@ const WATCHED: [(i32, Signal); 4] = [
 ];
 const TRIGGER: (i32, Signal) = (libc::SIGUSR2, Signal::Trigger);
 
-/// Blocks those signals' default action, for this thread and all threads it starts later.
+/// A descriptor from which watched signals are read. Their default action is blocked, for this thread and all threads
+/// that it starts later.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: OwnedFd,
@@ -52,8 +53,7 @@ impl Signals {
 
     fn watch_all(watched: &[(i32, Signal)]) -> Result<Self> {
         let fail = |e| Error::os("cannot watch for signals", e);
-        // SAFETY: a plain call. Exceeding the limit of file sizes then becomes an error of the write instead of a
-        // silent death.
+        // SAFETY: a plain call. A write beyond the limit of file sizes then fails, instead of ending the process.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         // SAFETY: the set is plain memory that sigemptyset fills before it is read.
         let descriptor = unsafe {
@@ -122,8 +122,8 @@ impl Wake {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Clears the wake-ups until now.
-    pub fn hush(&self) {
+    /// Clears all wake-ups until now.
+    pub fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
 }
@@ -165,7 +165,7 @@ pub fn wait_also(descriptors: &[BorrowedFd<'_>], outlet: Option<BorrowedFd<'_>>,
     }
 }
 
-/// Waits that long. Returns false if the descriptor becomes readable meanwhile, or the other end was closed.
+/// Waits for the duration. Returns false if the descriptor becomes readable meanwhile, or its other end was closed.
 pub fn is_quiet(descriptor: BorrowedFd<'_>, duration: Duration) -> bool {
     let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     let timeout = Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) as _ };
@@ -180,7 +180,7 @@ pub fn precise_sleeps() {
 
 /// Waits until every BPF program that was running at the time of the call has finished.
 pub fn wait_for_running_programs() {
-    // SAFETY: a plain system call. If it is not available, a pause far longer than any program runs does as well.
+    // SAFETY: a plain system call. If it is not available, a pause far longer than any program runs replaces it.
     let done = unsafe {
         libc::syscall(libc::SYS_membarrier, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
     };
@@ -199,12 +199,13 @@ fn pretended_cpus() -> Option<usize> {
     std::env::var("TRAWL_CPUS").ok()?.parse().ok()
 }
 
-/// Returns one more than the highest number that a CPU of this machine can ever have.
+/// Returns one more than the highest number that a CPU of this machine can have.
 pub fn possible_cpus() -> usize {
     one_past_the_last("possible")
 }
 
-fn one_past_the_last(list: &str) -> usize {
+/// Returns one more than the highest number in a list of CPUs in sysfs.
+pub(crate) fn one_past_the_last(list: &str) -> usize {
     let highest = std::fs::read_to_string(format!("/sys/devices/system/cpu/{list}"))
         .ok()
         .and_then(|text| text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok()));

@@ -2,6 +2,7 @@
 
 use rustix::system::uname;
 
+use crate::events;
 use crate::process::cgroup;
 
 #[derive(Clone, Debug)]
@@ -47,8 +48,8 @@ pub fn boot_id() -> String {
     text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
 }
 
-/// Returns the bytes of memory that this process can use without swapping; 0 if the kernel does not say. A container may
-/// have far less than its machine.
+/// Returns the bytes of memory that this process can use without swapping; 0 if the kernel does not report them. A
+/// container may have far less than its machine.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -59,8 +60,5 @@ pub fn available_memory() -> u64 {
 
 /// Returns one more than the highest number of a CPU that is online.
 pub fn cpus() -> u32 {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let last = list.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u32>().ok());
-    let counted = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    last.map_or_else(counted, |last| last + 1)
+    events::one_past_the_last("online") as u32
 }

@@ -99,7 +99,8 @@ impl Selector {
         })
     }
 
-    /// Returns true if this one surely selects everything that the other selects.
+    /// Returns true only if this selector selects everything that the other one selects. May return false although it
+    /// does.
     pub fn covers(&self, other: &Self) -> bool {
         let all = Term::Name("*".to_owned());
         self.0.iter().all(|term| *term == all || other.0.iter().any(|one| term.covers(one)))

@@ -58,13 +58,13 @@ impl Netlink {
     }
 }
 
-// Makes the kernel look for a neighbour.
+// Resolution of a neighbour's address.
 
 const DISCARD: u16 = 9;
 
-/// Sends an empty datagram to the address's discard port, which is harmless: before sending it the kernel resolves the
-/// address. The table of neighbours shows the result.
-fn ask(namespace: Option<&Namespace>, address: IpAddr) {
+/// Makes the kernel resolve an address, by an empty datagram to its discard port. The table of neighbours then has the
+/// result.
+fn resolve(namespace: Option<&Namespace>, address: IpAddr) {
     let any: IpAddr = match address {
         IpAddr::V4(_) => IpAddr::from([0; 4]),
         IpAddr::V6(_) => IpAddr::from([0; 16]),
@@ -99,15 +99,15 @@ impl Peer {
     }
 }
 
-/// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or the interface
-/// has no other end.
+/// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or if the
+/// interface has no other end.
 pub fn veth_peer(namespace: Option<&Namespace>, interface: &LinkRecord) -> Result<Option<Peer>> {
     veth_peer_in(&mut NamespaceSearch::default(), namespace, interface)
 }
 
 /// Finds the other end of a veth like [`veth_peer`], for callers that search for several.
 pub fn veth_peer_in(
-    look: &mut NamespaceSearch,
+    search: &mut NamespaceSearch,
     namespace: Option<&Namespace>,
     interface: &LinkRecord,
 ) -> Result<Option<Peer>> {
@@ -127,7 +127,7 @@ pub fn veth_peer_in(
             false
         }
     };
-    let Some(there) = look.find(is_there).cloned() else {
+    let Some(there) = search.find(is_there).cloned() else {
         return failure.map_or(Ok(None), Err);
     };
     let link = Netlink::inside(&there)?.find_link_by_index(index)?;

@@ -33,7 +33,7 @@ use crate::{files::mounts, netlink::socket_option};
 
 /// iproute2's directory of named namespaces; /var/run is a link to /run on systems with systemd.
 const NAMED: &str = "/run/netns";
-/// Text that stands for the caller's own namespace.
+/// Path that a person writes for the namespace of the command itself.
 pub const CURRENT: &str = "/proc/self/ns/net";
 const NAMED_OLD: &str = "/var/run/netns";
 const NSFS_MAGIC: u64 = 0x6e73_6673;
@@ -104,7 +104,7 @@ impl Namespace {
         let kind = fstatfs(&file).map_err(|e| Error::os(what(), e.into()))?;
         if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
             let error = Error::failed(what(), "it is not a namespace");
-            // Only files in these directories stand for nothing else.
+            // In these directories, a file that is not a namespace has no other use.
             let is_left = [NAMED, NAMED_OLD].map(Path::new).contains(&path.parent().unwrap_or(path));
             return Err(if is_left {
                 error.fix(format!("if it was left behind by a crash: rm {}", path_word(path)))
@@ -353,7 +353,7 @@ impl NamespaceSearch {
         self.find(|one| one.identity().1 == number)
     }
 
-    /// Returns true if some links could not be opened, for want of descriptors or memory.
+    /// Returns true if some links could not be opened for lack of descriptors or memory.
     fn is_cut_short(&self) -> bool {
         self.is_cut_short
     }
@@ -365,12 +365,12 @@ impl NamespaceSearch {
                 let Some(among) = self.later.next() else {
                     return false;
                 };
-                self.finders = self.unless_cut(among.finders()).unwrap_or_default().into_iter();
+                self.finders = self.ok_or_note_shortage(among.finders()).unwrap_or_default().into_iter();
                 continue;
             };
             let is_known = |number| self.numbers.contains(&number);
-            let found = finder.go(is_known);
-            if let Some(new) = self.unless_cut(found).flatten()
+            let found = finder.open(is_known);
+            if let Some(new) = self.ok_or_note_shortage(found).flatten()
                 && self.numbers.insert(new.identity().1)
             {
                 self.found.push(new);
@@ -379,12 +379,12 @@ impl NamespaceSearch {
         }
     }
 
-    /// Ignores processes that ended, deleted names and links that may not be read; any other failure may hide
-    /// namespaces.
-    fn unless_cut<T>(&mut self, result: Result<T>) -> Option<T> {
-        const WANTS: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-        let wants = |e: &Error| e.errno().is_some_and(|errno| WANTS.contains(&errno));
-        self.is_cut_short |= result.as_ref().is_err_and(wants);
+    /// Returns the value, and notes a lack of descriptors or memory, which may hide namespaces. Other failures are
+    /// harmless: a process that ended, a deleted name, a link that may not be read.
+    fn ok_or_note_shortage<T>(&mut self, result: Result<T>) -> Option<T> {
+        const SHORTAGES: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+        let is_shortage = |e: &Error| e.errno().is_some_and(|errno| SHORTAGES.contains(&errno));
+        self.is_cut_short |= result.as_ref().is_err_and(is_shortage);
         result.ok()
     }
 }
@@ -405,8 +405,8 @@ impl Among {
 }
 
 impl FoundBy {
-    /// Opens the link's namespace, unless that is known.
-    fn go(self, is_known: impl Fn(u64) -> bool) -> Result<Option<Namespace>> {
+    /// Opens the namespace that this leads to, unless it is known.
+    fn open(self, is_known: impl Fn(u64) -> bool) -> Result<Option<Namespace>> {
         match self {
             Self::Name(name) => Namespace::by_name(&name).map(Some),
             Self::Own => Namespace::current().map(Some),
@@ -500,8 +500,8 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory a shared mount of itself: a mount in /run/netns must be seen in every mount namespace, and a
-/// deletion as well, or a namespace would live on in some service's private copy.
+/// Makes the directory a shared mount of itself, so that every mount namespace sees new mounts in /run/netns, and their
+/// removal: otherwise the private copy of some service would keep a deleted namespace.
 fn share_directory() -> std::io::Result<()> {
     fs::create_dir_all(NAMED)?;
     // Two commands at once would mount it twice; iproute2 uses the same lock.
@@ -542,19 +542,19 @@ impl Mark {
     }
 
     /// Returns the namespace, if it can be found.
-    pub fn find(&self, look: &mut NamespaceSearch) -> Option<Namespace> {
-        let one = look.numbered(self.inode)?;
+    pub fn find(&self, search: &mut NamespaceSearch) -> Option<Namespace> {
+        let one = search.numbered(self.inode)?;
         self.is_of(one).then(|| one.clone())
     }
 
     /// Returns true if the namespace certainly no longer exists: it is none of those that can be found, and nothing
-    /// hides others. A container may see notes about namespaces that it does not see. The look must have begun after
+    /// hides others. A container may see notes about namespaces that it does not see. The search must have begun after
     /// the note was made.
-    pub fn is_gone(&self, look: &mut NamespaceSearch) -> bool {
-        if let Some(one) = look.numbered(self.inode) {
+    pub fn is_gone(&self, search: &mut NamespaceSearch) -> bool {
+        if let Some(one) = search.numbered(self.inode) {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
         }
-        if look.is_cut_short() || !in_first_process_namespace() {
+        if search.is_cut_short() || !in_first_process_namespace() {
             return false;
         }
         // An unreachable mount keeps the namespace too, as does a mount created while processes were inspected.
@@ -563,7 +563,7 @@ impl Mark {
     }
 }
 
-/// Writes letters that the BPF file system accepts in a name.
+/// Writes the mark with letters that the BPF file system accepts in a name.
 impl fmt::Display for Mark {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{}_{}", self.inode, self.cookie)
@@ -615,7 +615,8 @@ pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
 /// Returns the number by which sysfs knows the loopback interface of this thread's namespace. Every namespace has one
 /// such interface, which cannot leave it, and sysfs gives no number twice.
 fn loopback_number() -> std::io::Result<u64> {
-    // Each mounted sysfs shows the interfaces of one namespace, and nothing says of which. This one is mounted nowhere.
+    // A mounted sysfs shows the interfaces of one namespace, which may be another. This instance, mounted nowhere, is
+    // for the namespace of this thread.
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
@@ -697,7 +698,7 @@ mod tests {
         assert!(seen.insert(loopback_number().unwrap()));
     }
 
-    /// As kept by container runtimes.
+    /// Container runtimes keep namespaces this way.
     #[test]
     fn a_namespace_kept_only_by_a_mount_elsewhere_is_found() {
         if !root_or_skip() {

@@ -26,7 +26,7 @@ fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
         .ok()
         .and_then(Pid::from_raw)
-        .ok_or_else(|| Error::failed(format!("cannot find process {process}"), "that is no process id"))
+        .ok_or_else(|| Error::failed(format!("cannot find process {process}"), "it is not a process id"))
 }
 
 /// Returns the binary that this process runs.
@@ -42,8 +42,8 @@ pub fn trawl_binary() -> Result<PathBuf> {
     })
 }
 
-/// Finds another program of trawl's: next to this one, or in the directories of packages. Refuses, for root, one that
-/// another user could have planted.
+/// Finds another program of trawl's: next to this one, or in the directories of packages. As root, refuses a program
+/// that another user could have planted.
 pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     let own = own_binary()?;
     let directory = own.parent().unwrap_or(Path::new("/"));
@@ -147,7 +147,7 @@ pub fn started(process: u32) -> Option<u64> {
     stat_number(process, 19)
 }
 
-/// Returns a number of nanoseconds, of clock ticks.
+/// Converts clock ticks to nanoseconds.
 pub fn nanoseconds_of(ticks: u64) -> u64 {
     ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
@@ -182,7 +182,7 @@ pub fn is_program(command: &str) -> bool {
     if command.contains('/') { may_run(Path::new(command)) } else { in_path(command).iter().any(|path| may_run(path)) }
 }
 
-/// Unblocks all signals of this process, which has just been forked: what one thread blocks stays blocked in its
+/// Unblocks all signals of this process, which has just been forked: signals that a thread blocks stay blocked in its
 /// children, and a program unaware of that could not be interrupted.
 pub(crate) fn unblock_signals() -> std::io::Result<()> {
     // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork and
@@ -205,11 +205,12 @@ pub(crate) fn end_with_parent(parent: u32, signal: libc::c_int) -> std::io::Resu
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: it takes nothing and cannot fail.
-    match u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
-        true => Ok(()),
+    // SAFETY: the call has no arguments and cannot fail.
+    if u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
+        Ok(())
+    } else {
         // The parent ended before it could be watched.
-        false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+        Err(std::io::Error::from_raw_os_error(libc::ESRCH))
     }
 }
 
@@ -228,7 +229,7 @@ pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::proces
     unsafe { command.pre_exec(move || end_with_parent(parent, libc::SIGINT)) }
 }
 
-/// Stops a process until it goes on.
+/// Stops a process until [`resume`] is called.
 pub fn stop(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::STOP).map_err(|e| Error::os(format!("cannot stop process {process}"), e.into()))
 }
@@ -252,13 +253,13 @@ pub fn wait_for_kernel_readers() -> Result<()> {
 /// Gives a process or thread priority over others on its CPU.
 pub fn prefer(process: u32) -> Result<()> {
     setpriority_process(Some(pid(process)?), FIRST)
-        .map_err(|e| Error::os(format!("cannot prefer process {process}"), e.into()))
+        .map_err(|e| Error::os(format!("cannot raise the priority of process {process}"), e.into()))
 }
 
 /// Gives the calling thread priority over others on its CPU.
 pub fn prefer_thread() -> Result<()> {
     setpriority_process(Some(rustix::thread::gettid()), FIRST)
-        .map_err(|e| Error::os("cannot prefer a thread", e.into()))
+        .map_err(|e| Error::os("cannot raise the priority of a thread", e.into()))
 }
 
 /// Runs the program that a command starts only while its CPU is idle (SCHED_IDLE): any other process goes first.

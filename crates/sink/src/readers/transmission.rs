@@ -188,7 +188,7 @@ impl<'h> Transmission<'h> {
         };
         // A failed wait is only a short one.
         let _ = events::wait_also(&awaited, outlet, at_most);
-        self.reader.wake.hush();
+        self.reader.wake.clear();
     }
 }
 

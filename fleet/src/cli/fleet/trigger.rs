@@ -106,7 +106,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let mut pauses = Pauses::of(args.pause);
     let mut last_id = String::new();
     loop {
-        wake.hush();
+        wake.clear();
         operator.listen()?;
         let hosts = watched.iter();
         let of_hosts = hosts.flat_map(|hosts| new_events(&operator, hosts, &mut seen));

@@ -18,8 +18,8 @@ use rustix::fs::{
 use crate::files::owner;
 use crate::{Error, Result, errno};
 
-/// Most links in a path, as in the kernel.
-const LINKS: usize = 40;
+/// Maximum number of links in a path, as in the kernel.
+const MAX_LINKS: usize = 40;
 
 /// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not
 /// followed.
@@ -35,8 +35,8 @@ impl Directory {
 
     /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root,
     /// and others may not rename their contents. Links are followed if they belong to this user or root. With `create`,
-    /// makes the missing directories, for this user alone. The kernel's own links to what a process has open, or sees
-    /// as its root, lead to that directory itself, whose parents do not count.
+    /// makes the missing directories, for this user alone. A link of /proc to a directory that a process has open, or
+    /// sees as its root, leads to that directory itself: the directories above it are not checked.
     pub fn open_own(path: &Path, create: bool) -> Result<Self> {
         let failed = |e: io::Error| Error::os(owner::unusable(path), e);
         let whole = std::path::absolute(path).map_err(failed)?;
@@ -75,7 +75,7 @@ impl Directory {
                 let link = shown.join(&name);
                 owner::refuse_link(path, &link, about.st_uid)?;
                 links += 1;
-                if links > LINKS {
+                if links > MAX_LINKS {
                     return Err(failed(io::Error::from_raw_os_error(errno::ELOOP)));
                 }
                 let target = readlinkat(&entry, "", Vec::new()).map_err(|e| failed(e.into()))?;
@@ -103,7 +103,7 @@ impl Directory {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         openat2(&self.0, below, flags | OFlags::CLOEXEC, mode, resolve).map_err(|error| {
             if error == rustix::io::Errno::LOOP {
-                io::Error::new(io::ErrorKind::PermissionDenied, followed(below))
+                io::Error::new(io::ErrorKind::PermissionDenied, has_link(below))
             } else {
                 error.into()
             }
@@ -206,7 +206,7 @@ impl Directory {
                     kind if kind.is_dir() => open.push(path),
                     kind if kind.is_symlink() => {
                         let kind = io::ErrorKind::PermissionDenied;
-                        return Err(io::Error::new(kind, followed(&path)));
+                        return Err(io::Error::new(kind, has_link(&path)));
                     }
                     kind if kind.is_file() => found.push((path, about)),
                     _ => {}
@@ -223,17 +223,17 @@ impl AsFd for Directory {
     }
 }
 
-fn followed(path: &Path) -> String {
+fn has_link(path: &Path) -> String {
     format!("trawl follows no links here, and {} has one", path.display())
 }
 
-/// Returns the names in a path.
-/// Returns whether a link is one of /proc to an object, not to a path: `root`, `cwd`, a descriptor.
+/// Returns true if a link is one of /proc to an object, not to a path: `root`, `cwd`, a descriptor.
 fn is_kernels_link(link: &OwnedFd, name: &OsStr) -> bool {
     let is_path = ["self", "thread-self", "mounts", "net"].iter().any(|path| name == *path);
     !is_path && fstatfs(link).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC)
 }
 
+/// Returns the names in a path.
 fn names(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -243,20 +243,20 @@ fn names(path: &Path) -> VecDeque<OsString> {
     names.collect()
 }
 
-/// Opens a regular file of this user's or root's for reading, by its path below a directory.
+/// Opens a regular file that belongs to this user or root for reading, by its path below a directory.
 pub fn open(directory: &Path, below: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let from = Directory(openat(CWD, directory, flags, Mode::empty())?);
     let file = from.file(below)?;
     let own = rustix::process::geteuid().as_raw();
     if ![0, own].contains(&file.metadata()?.uid()) {
-        let why = "it is not a file of this user's";
+        let why = "it belongs to another user";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(file)
 }
 
-/// Reads such a file.
+/// Reads a file that [`open`] opens.
 pub fn read(directory: &Path, below: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(directory, below)?.read_to_end(&mut bytes)?;
@@ -284,6 +284,7 @@ mod tests {
         }
         fs::remove_dir_all(&directory).unwrap();
     }
+
     #[test]
     fn links_of_others_in_the_path_to_a_directory_are_refused() {
         use std::os::unix::fs::{PermissionsExt, lchown};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::events::signal_is_pending;
 use crate::{Error, Result, files::run};
 
 /// The object of a lock, in the order of locking: a thread that holds one waits only for later ones. All commands keep
@@ -37,8 +38,9 @@ pub enum Rank {
 
 /// Time after which the holder of the lock is reported.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Short, so that waiting commands get their turns even under frequent commands.
+/// Pause between attempts: short, so that a waiting command gets its turn among frequent ones.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Pause once the holder has been reported.
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -131,7 +133,7 @@ impl Lock {
 
     fn new(rank: Rank, mut file: Option<File>, path: Option<PathBuf>) -> Self {
         if let (Some(file), Some(_)) = (&mut file, &path) {
-            // For waiting commands and for people. The kernel holds the lock without it.
+            // The process id is for people who read the file; the lock does not depend on it.
             let _ = file.set_len(0);
             let _ = writeln!(file, "{}", std::process::id());
         }
@@ -152,7 +154,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         match (&self.path, &self.file) {
-            // Removed while the lock is held: waiting commands then notice that the file has changed.
+            // The file is removed while the lock is held: waiting commands then notice that it has changed.
             (Some(path), _) => {
                 let _ = fs::remove_file(path);
             }
@@ -209,7 +211,8 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(cannot_lock(path, errno.into())),
         }
-        if asked_to_end() {
+        // Commands that read their signals from a descriptor block them; in others a signal ends the process.
+        if signal_is_pending() {
             return Err(Error::failed(
                 format!("cannot lock {}", path.display()),
                 format!("interrupted while {}", holder(file)),
@@ -220,17 +223,6 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
             let _ = writeln!(io::stderr().lock(), "trawl: waiting for the lock {}: {}", path.display(), holder(file));
         }
         std::thread::sleep(if is_reported { LONG_PAUSE } else { PAUSE });
-    }
-}
-
-/// Returns true if a signal to end is pending: commands that read their signals from a descriptor block them. In others
-/// it ends the process at once.
-fn asked_to_end() -> bool {
-    // SAFETY: sigpending fills the set that it is given, and sigismember reads it.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigpending(&mut set) == 0
-            && [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].iter().any(|signal| libc::sigismember(&set, *signal) == 1)
     }
 }
 
@@ -249,15 +241,16 @@ fn holder(file: &File) -> String {
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).escape_debug().to_string())
         .collect();
-    match arguments.is_empty() {
+    if arguments.is_empty() {
         // The process has ended, and a child of it still holds the lock.
-        true => format!("process {process}, or a child of it, holds it"),
-        false => format!("process {process} ({}) holds it", arguments.join(" ")),
+        format!("process {process}, or a child of it, holds it")
+    } else {
+        format!("process {process} ({}) holds it", arguments.join(" "))
     }
 }
 
-/// Finds the process that holds a lock of this file, not one that waits, in `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0
-/// EOF`.
+/// Finds the process that holds a lock of this file, not one that waits for it, in lines such as
+/// `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -267,14 +260,14 @@ fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
         let mut parts = file_id.split(':');
         let major = u64::from_str_radix(parts.next()?, 16).ok()?;
         let minor = u64::from_str_radix(parts.next()?, 16).ok()?;
-        let is_it = (major, minor) == (u64::from(libc::major(device)), u64::from(libc::minor(device)))
+        let is_same_file = (major, minor) == (u64::from(libc::major(device)), u64::from(libc::minor(device)))
             && parts.next()?.parse() == Ok(inode);
-        is_it.then(|| process.parse().ok()).flatten()
+        is_same_file.then(|| process.parse().ok()).flatten()
     })
 }
 
-/// Returns true if the opened file is still the file at the path: the holder of the lock removes it, and another
-/// command may have created it anew.
+/// Returns true if the opened file is still the file at the path. The holder of the lock removes it, and another
+/// command may have created a new one.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |about: fs::Metadata| (about.dev(), about.ino());
     match (file.metadata(), fs::metadata(path)) {

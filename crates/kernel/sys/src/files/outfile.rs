@@ -19,8 +19,8 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns true if another user than this one and root can put files into the path's directory.
-fn is_others(path: &Path) -> bool {
+/// Returns true if a user other than this one and root can put files into the path's directory.
+fn others_can_write_beside(path: &Path) -> bool {
     directory_of(path).metadata().is_ok_and(|directory| {
         let mode = directory.mode();
         let by_group = mode & WRITABLE_BY_GROUP != 0 && directory.gid() != create::own_group();
@@ -32,13 +32,13 @@ fn is_trusted(user: u32) -> bool {
     user == ROOT || user == create::own_user()
 }
 
-/// More links are a cycle, by the kernel's rule.
+/// Maximum number of links in a path, as in the kernel: more are a cycle.
 const MOST_LINKS: u32 = 40;
 
-/// Returns the target of a path. In a directory that others may write to, such as /tmp, a symbolic link may lead to a
-/// file that only this user may write: no link in it is followed to the file, and of its links on the way only this
-/// user's and root's.
-fn followed(path: &Path) -> Result<PathBuf> {
+/// Returns the file that a path leads to. In a directory that others may write to, such as /tmp, they could plant a
+/// symbolic link to a file that only this user may write. There, a link at the end of the path is refused, and a link
+/// on the way is followed only if it belongs to this user or root.
+fn resolve(path: &Path) -> Result<PathBuf> {
     let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
         let directory = directory_of(link).display();
@@ -65,11 +65,11 @@ fn followed(path: &Path) -> Result<PathBuf> {
                 continue;
             }
         };
-        if is_others(&next) && (left.is_empty() || !is_trusted(target.uid())) {
+        if others_can_write_beside(&next) && (left.is_empty() || !is_trusted(target.uid())) {
             return Err(refused(next.strip_prefix("./").unwrap_or(&next)));
         }
         links += 1;
-        // Links in /proc lead to open files, whose names may belong to other files by now.
+        // Links in /proc lead to open files, whose names may meanwhile belong to other files.
         match std::fs::read_link(&next) {
             Ok(to) if links <= MOST_LINKS && !next.starts_with("/proc") => {
                 left.extend(parts(&to));
@@ -92,15 +92,15 @@ pub const PRIVATE: u32 = 0o600;
 /// write.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     let fail = |e| cannot_open(path, e);
-    let leads_to = followed(path)?;
-    if is_others(&leads_to) && path.is_symlink() {
+    let leads_to = resolve(path)?;
+    if others_can_write_beside(&leads_to) && path.is_symlink() {
         let what = format!("cannot write to {}", path.display());
         let directory = directory_of(&leads_to).display();
         let why = format!("it is a symbolic link into {directory}, where others can put files");
         return Err(Error::failed(what, why).fix("name the file that it leads to"));
     }
     // A file in a directory that a link leads to is treated like one in that directory.
-    let path = if is_others(&leads_to) { leads_to.as_path() } else { path };
+    let path = if others_can_write_beside(&leads_to) { leads_to.as_path() } else { path };
     match create::new_file(path, mode.unwrap_or(PRIVATE)) {
         Ok(file) => {
             if let Some(mode) = mode {
@@ -111,7 +111,7 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(fail(error)),
     }
-    if !is_others(path) {
+    if !others_can_write_beside(path) {
         let file = File::options().write(true).open(path).map_err(fail)?;
         return Ok((file, false));
     }
@@ -174,13 +174,13 @@ mod tests {
         symlink(own.join("target"), own.join("link")).expect("a link");
         symlink(own.join("target"), shared.join("link")).expect("a link");
         symlink(shared.join("link"), own.join("chain")).expect("a link");
-        assert_eq!(followed(&own.join("link")).expect("it is one's own"), own.join("target"));
+        assert_eq!(resolve(&own.join("link")).expect("it is one's own"), own.join("target"));
         for refused in [shared.join("link"), own.join("chain")] {
             let error = open(&refused, None).expect_err("others may have put it there");
             assert!(error.to_string().contains("symbolic link in"), "{error}");
         }
         assert!(!own.join("target").exists());
-        assert!(followed(&shared.join("new")).is_ok());
+        assert!(resolve(&shared.join("new")).is_ok());
         // A directory that a group may write to, and one of another user's.
         let mode = std::fs::Permissions::from_mode(0o770);
         std::fs::set_permissions(&shared, mode).expect("its owner may");

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Bytes that a pipe accepts without blocking if poll(2) calls it writable (PIPE_BUF).
-const TAKEN_AT_ONCE: usize = 4096;
+/// Number of bytes that a pipe accepts without blocking if poll(2) reports it as writable.
+const PIPE_BUF: usize = 4096;
 
 #[derive(Debug)]
 pub struct Outlet {
@@ -23,7 +23,7 @@ impl Outlet {
         if kind.as_ref().is_ok_and(|kind| kind.is_file()) {
             return Self { file, may_block: false };
         }
-        // A reopened descriptor has flags of its own. Sockets cannot be reopened, and foreign pipes need not be.
+        // A reopened descriptor has flags of its own. Sockets cannot be reopened; other users' pipes may not be.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = kind
             .is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
@@ -35,14 +35,14 @@ impl Outlet {
         }
     }
 
-    /// Writes as much as fits at once, and returns its length. An error applies to the bytes after it.
+    /// Writes as many bytes as fit at once, and returns their number. An error applies to the bytes after them.
     pub fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut done = 0;
         while done < bytes.len() {
             if self.may_block && !self.is_ready() {
                 break;
             }
-            let most = if self.may_block { TAKEN_AT_ONCE } else { usize::MAX };
+            let most = if self.may_block { PIPE_BUF } else { usize::MAX };
             let end = bytes.len().min(done.saturating_add(most));
             match self.file.write(&bytes[done..end]) {
                 Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
@@ -55,7 +55,7 @@ impl Outlet {
         (done, Ok(()))
     }
 
-    /// Returns whether a write would succeed or fail without blocking.
+    /// Returns true if a write would not block, whether it succeeds or fails.
     fn is_ready(&self) -> bool {
         let mut set = [PollFd::new(&self.file, PollFlags::OUT)];
         poll(&mut set, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -73,7 +73,7 @@ impl AsFd for Outlet {
 pub struct Patient<W>(pub W);
 
 impl<W: AsFd> Patient<W> {
-    fn until_taken<T>(&mut self, mut attempt: impl FnMut(&mut W) -> io::Result<T>) -> io::Result<T> {
+    fn retry_when_writable<T>(&mut self, mut attempt: impl FnMut(&mut W) -> io::Result<T>) -> io::Result<T> {
         loop {
             match attempt(&mut self.0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -90,11 +90,11 @@ impl<W: AsFd> Patient<W> {
 
 impl<W: Write + AsFd> Write for Patient<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.until_taken(|writer| writer.write(bytes))
+        self.retry_when_writable(|writer| writer.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.until_taken(W::flush)
+        self.retry_when_writable(W::flush)
     }
 }
 

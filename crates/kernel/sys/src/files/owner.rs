@@ -16,7 +16,7 @@ pub(crate) fn unusable(path: &Path) -> String {
     format!("cannot use {}", path.display())
 }
 
-/// Refuses a directory, `path` or one above it, if another user could rename its contents.
+/// Refuses a directory (`path` itself, or one above it) if another user could rename its contents.
 pub(crate) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
     let shown = directory.display();
     if FileType::from_raw_mode(mode) != FileType::Directory {

@@ -9,6 +9,7 @@ use crate::files::beneath::Directory;
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
+
 /// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not
 /// create it.
 pub fn directory(name: &str) -> Result<Option<PathBuf>> {

@@ -12,7 +12,7 @@ use crate::netns::Namespace;
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const STATUS: u16 = 3;
-/// The kernel leaves out the others; older ones ignore it.
+/// Makes the kernel list only connections in the given state; older kernels list all.
 const STATUS_MASK: u16 = 26;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
@@ -31,7 +31,7 @@ const GROUPS: u32 = 1 | 1 << 2;
 /// Length of `struct nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
 
-/// A translated connection. Without ports, as in ICMP, these are 0.
+/// A translated connection. Ports of a protocol without them, such as ICMP, are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Translated {
     pub protocol: u8,
@@ -54,8 +54,8 @@ pub struct Translations {
 }
 
 impl Translations {
-    /// Begins to watch a namespace, and returns its translated connections; `None` if it has none, which then costs
-    /// nothing.
+    /// Begins to watch a namespace, and returns its translated connections; `None` if it has none: receiving the events
+    /// of connections would cost time for nothing.
     pub fn watch(namespace: Option<&Namespace>) -> Result<Option<(Self, Vec<Translated>)>> {
         let listed = |groups| {
             let mut socket = Socket::netfilter(namespace, groups)?;
@@ -66,11 +66,11 @@ impl Translations {
         if known.is_empty() {
             return Ok(None);
         }
-        // Listed again: no connection is missed between list and events.
+        // The connections are listed again, now that events arrive: none is missed between the two.
         listed(GROUPS).map(Some)
     }
 
-    /// Waits for events, but not longer than this. Events are lost if nobody reads them in time.
+    /// Waits at most this long for events. Events that are not read in time are lost.
     pub fn events(&mut self, at_most: Duration) -> Result<Vec<TranslationEvent>> {
         let cannot = |e: Refusal| e.about("cannot read the events of translated connections");
         self.socket.wait(at_most).map_err(cannot)?;

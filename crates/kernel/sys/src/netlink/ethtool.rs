@@ -285,7 +285,7 @@ impl Ethtool {
     }
 }
 
-/// The memory of one ethtool command, which is the first of its 32-bit numbers.
+/// The memory of an ethtool command: 32-bit words, of which the first is the command's number.
 #[derive(Debug)]
 struct Block {
     words: Vec<u32>,

@@ -102,10 +102,10 @@ const ATTR_DEV_NAME: u16 = 2;
 const ATTR_STATS: u16 = 129;
 const ATTR_TRAP_NAME: u16 = 130;
 const ATTR_TRAP_TYPE: u16 = 132;
-/// Inside the statistics.
+/// Attributes inside the statistics.
 const STATS_RX_PACKETS: u16 = 0;
 const STATS_RX_DROPPED: u16 = 2;
-/// Traps of this type are for packets that the host is to handle.
+/// Type of traps for packets that the host handles, such as packets of routing protocols.
 const TYPE_CONTROL: u8 = 2;
 
 /// A trap for packets that a device did not forward.

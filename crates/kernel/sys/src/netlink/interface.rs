@@ -61,7 +61,7 @@ impl Interface {
         Ok(Self::from_parts(link, driver, ethtool.speed()))
     }
 
-    /// Describes a device that only a library knows.
+    /// Describes a device that is known to a capture library only, not to the kernel.
     pub fn of_a_library(name: &str) -> Self {
         Self {
             index: 0,
@@ -118,9 +118,9 @@ impl Interface {
                 .is_some_and(|bits| bits.as_bytes().get(ACCESS_PLATFORM) == Some(&b'1'))
     }
 
-    /// Returns the number that the kernel adds to the queue noted on a received packet. Drivers make it add one, so
-    /// that zero can mean that no queue was noted. Packets out of a veth or netkit still carry the queue that the other
-    /// end sent them by, which is also the queue that receives them.
+    /// Returns the difference between the queue number recorded in a received packet and the queue that received it.
+    /// The kernel records the number plus one, so that zero means that none was recorded. Packets out of a veth or
+    /// netkit still have the number of the queue that the other end sent them by, which also receives them.
     pub fn received_queue_offset(&self) -> u32 {
         match self.kind.as_deref() {
             Some("veth" | "netkit") => 0,

@@ -131,7 +131,7 @@ pub struct LinkRecord {
     pub kind: Option<String>,
     pub rx_queues: u32,
     pub tx_queues: u32,
-    /// The kernel has noticed that the other end exists, and sends.
+    /// Set once the kernel has noticed that the other end exists; until then it drops packets.
     pub operational: bool,
     pub alias: Option<String>,
     /// The other end of a veth, the lower device of a vlan.
@@ -257,7 +257,7 @@ fn link_request(kind: u16, index: u32) -> NetlinkRequest {
 const LONGEST_NAME: usize = 15;
 const LONGEST_OTHER_NAME: usize = 127;
 
-/// Checks a name: without blanks or slashes; others cannot exist.
+/// Refuses a name that no interface can have.
 fn check_name(name: &str) -> Result<()> {
     let wrong = name.is_empty()
         || name.len() > LONGEST_OTHER_NAME

@@ -25,16 +25,16 @@ pub enum LinkEvent {
     Renamed(String),
 }
 
-/// One socket for all watched interfaces of a namespace: it receives the news of all interfaces there.
+/// A socket that receives the changes of all interfaces of a namespace, and the watched ones among them.
 #[derive(Debug)]
 pub struct LinkMonitor {
     events: Socket,
     namespace: Option<Namespace>,
     /// Last known state of the interfaces, by number.
     links: HashMap<u32, LinkRecord>,
-    /// Set by news of other interfaces, or by a lost message.
+    /// Set by a change of another interface, or by a lost message.
     others_changed: bool,
-    /// Set after lost messages, until the current state was read again.
+    /// Set after lost messages, until the current state has been read again.
     is_behind: bool,
 }
 
@@ -71,12 +71,12 @@ impl LinkMonitor {
         self.links.get(&index)
     }
 
-    /// Waits until news may have arrived, or the time is up.
+    /// Waits until a change may have arrived, or the time is up.
     pub fn wait(&self, at_most: Duration) -> Result<()> {
         self.events.wait(at_most).map_err(|r| r.about(CANNOT_WATCH))
     }
 
-    /// Returns true if interfaces that are not watched had news since the last call.
+    /// Returns true if interfaces that are not watched changed since the last call.
     pub fn others_changed(&mut self) -> bool {
         std::mem::take(&mut self.others_changed)
     }
@@ -148,7 +148,7 @@ impl LinkMonitor {
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
         self.others_changed = true;
         let now = Netlink::open(self.namespace.as_ref())?.links();
-        // Interfaces change too fast for a consistent list: the next look will get one.
+        // Interfaces change too fast for a consistent list: the next call reads it again.
         self.is_behind = matches!(&now, Err(error) if error.errno() == Some(libc::EINTR));
         if self.is_behind {
             return Ok(());
@@ -162,8 +162,8 @@ impl LinkMonitor {
 }
 
 impl Netlink {
-    /// Waits until the interface really sends. If it went up before its peer did, it drops packets until the kernel has
-    /// noticed the peer, which takes an unknown time.
+    /// Waits until the interface sends. If it went up before its peer did, it drops packets until the kernel has
+    /// noticed the peer, at an unknown time.
     pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
         let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
         let deadline = Instant::now() + patience;

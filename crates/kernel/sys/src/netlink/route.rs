@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::socket::{NetlinkRequest, Refusal, Reply, Socket, attributes, find, read_u16, read_u32};
+use super::socket::{NetlinkRequest, Refusal, Socket, attributes, find, read_u16, read_u32};
 use super::{LinkRecord, Netlink};
 use crate::error::{Error, Result};
 
@@ -111,7 +111,7 @@ impl Netlink {
                 return Ok(None);
             }
             Err(refusal) => {
-                return Err(refusal.about(format!("cannot look up the route to {address}")));
+                return Err(refusal.about(format!("cannot look up the route to {address}{}", self.scope)));
             }
         };
         let mut hop =
@@ -218,7 +218,7 @@ impl Netlink {
                 return Ok(one.mac);
             }
             if attempt == 0 {
-                super::ask(self.namespace.as_ref(), address);
+                super::resolve(self.namespace.as_ref(), address);
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
@@ -228,7 +228,7 @@ impl Netlink {
             format!("the MAC address of {address} on {name}{}", self.scope),
             "the kernel does not know it, and no neighbour answered",
         )
-        .fix("give --dst-mac"))
+        .fix("name it with --dst-mac MAC"))
     }
 }
 
@@ -325,27 +325,23 @@ impl Netlink {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = format!("the kernel accepts no packets to it {} s after it was added", patience.as_secs());
-                return Err(Error::failed(format!("address {address}{}", self.scope), why).fix("is the interface up?"));
+                let what = format!("address {address}{} is not ready", self.scope);
+                return Err(Error::failed(what, why).fix("set the interface up"));
             }
             events.wait(left).map_err(|r| r.about(what()))?;
-            // Overrun or not: only the current state counts.
+            // Lost events do not matter: only the current state counts.
             let _ = events.events();
         }
         Ok(())
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool> {
-        let reply = self.look_up_route(address)?;
-        Ok(reply.is_some_and(|reply| reply.payload.get(7) == Some(&RTN_LOCAL)))
+        Ok(self.next_hop(address, None)?.is_some_and(|hop| hop.local))
     }
 
     /// Returns the interface that packets to this address leave by, if a route exists.
     pub fn interface_towards(&mut self, address: IpAddr) -> Result<Option<u32>> {
-        let reply = self.look_up_route(address)?;
-        Ok(reply.and_then(|reply| {
-            let attributes = reply.payload.get(ROUTE_HEADER..)?;
-            read_u32(find(attributes, RTA_OIF)?, 0)
-        }))
+        Ok(self.next_hop(address, None)?.map(|hop| hop.interface))
     }
 
     /// Returns the interface that has this address.
@@ -362,20 +358,6 @@ impl Netlink {
         };
         let found = replies.iter().find(|reply| has_it(&reply.payload));
         Ok(found.and_then(|reply| read_u32(&reply.payload, 4)))
-    }
-
-    fn look_up_route(&mut self, address: IpAddr) -> Result<Option<Reply>> {
-        let bytes = octets(address);
-        let mut header = [0; ROUTE_HEADER];
-        header[0] = family(address);
-        header[1] = bytes.len() as u8 * 8;
-        let mut request = NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header);
-        request.attribute(RTA_DST, &bytes);
-        match self.socket.get(request) {
-            Ok(reply) => Ok(Some(reply)),
-            Err(refusal) if matches!(refusal.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES) => Ok(None),
-            Err(refusal) => Err(refusal.about(format!("cannot look up the route to {address}{}", self.scope))),
-        }
     }
 
     fn put(&mut self, request: NetlinkRequest, what: impl Fn() -> String) -> Result<()> {

@@ -9,7 +9,7 @@ use super::socket::{NetlinkRequest, Refusal, Reply, Socket, find, read_text};
 use crate::error::Result;
 use crate::netns::Namespace;
 
-/// Limit for each place where packets are marked: a flood is hardly slowed.
+/// Maximum number of packets marked at each place in a second, so that tracing hardly slows a flood.
 const MARKED_EACH_SECOND: u64 = 200;
 const BURST: u32 = 20;
 /// Priority of the chains that mark packets: before all others.
@@ -88,10 +88,10 @@ pub struct RuleTrace {
 }
 
 impl RuleTrace {
-    /// Beginning of the names of tables that mark packets.
+    /// Prefix of the names of tables that mark packets.
     pub const TABLES: &str = "trawl-trace-";
 
-    /// Begins to mark packets. Places that the kernel lacks are left out.
+    /// Begins to mark packets. Hooks that the kernel does not have are left out.
     pub fn begin(namespace: Option<&Namespace>, places: &MarkedPlaces) -> Result<Self> {
         let mut socket = Socket::netfilter(namespace, 1 << (libc::NFNLGRP_NFTRACE - 1))?;
         let ip = [libc::NF_INET_PRE_ROUTING, libc::NF_INET_LOCAL_OUT];
@@ -117,7 +117,7 @@ impl RuleTrace {
         }
     }
 
-    /// Waits for reports, but not longer than this, and returns the drops among them.
+    /// Waits at most this long for reports, and returns the drops among them.
     pub fn drops(&mut self, at_most: Duration) -> Result<Vec<TracedDrop>> {
         let cannot = |refusal: Refusal| refusal.about("cannot read the trace of nftables");
         self.socket.wait(at_most).map_err(cannot)?;
@@ -126,7 +126,7 @@ impl RuleTrace {
             match self.socket.events() {
                 Ok(reports) if reports.is_empty() => return Ok(drops),
                 Ok(reports) => drops.extend(reports.iter().filter_map(|one| self.dropped(one))),
-                // Reports were lost: the others are as good.
+                // Some reports were lost; the rest can still be read.
                 Err(refusal) if refusal.errno == libc::ENOBUFS => {}
                 Err(refusal) => return Err(cannot(refusal)),
             }
@@ -149,7 +149,7 @@ impl RuleTrace {
             libc::NFT_TRACETYPE_RULE => {
                 let code = find(find(attributes, TRACE_VERDICT)?, VERDICT_CODE)?;
                 let code = big_endian(code)? as i32;
-                // The upper bits have the error for the sender; negative verdicts stay in nftables.
+                // The upper bits hold the error for the sender; negative verdicts are internal to nftables.
                 let is_drop = code >= 0 && code & 0xff == libc::NF_DROP;
                 (is_drop, Some(number(TRACE_HANDLE)?))
             }

@@ -18,7 +18,7 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Routing is netlink's protocol 0, which rustix spells as no protocol.
 const NETLINK_ROUTE: Option<Protocol> = None;
 
-/// A refusal of the kernel: the errno and the kernel's own sentence, if it gave one.
+/// The kernel's refusal: the errno, and the kernel's own message if it sent one.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub errno: i32,
@@ -94,7 +94,7 @@ impl Socket {
             Ok::<_, rustix::io::Errno>(fd)
         })?;
         let fd = opened.map_err(|e| Error::os("cannot open a netlink socket", e.into()))?;
-        // Older kernels know neither: messages are then only less clear and dumps less narrow.
+        // Older kernels lack these options: messages are then less clear, and dumps longer.
         set_option(&fd, libc::NETLINK_EXT_ACK);
         set_option(&fd, libc::NETLINK_CAP_ACK);
         set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
@@ -229,8 +229,7 @@ fn acknowledged(message: &NetlinkMessage<'_>, replies: Vec<Reply>) -> Result<Vec
     if code == 0 {
         return Ok(replies);
     }
-    // The error is followed by the request it is about (only its header where NLM_F_CAPPED is set)
-    // and then by attributes.
+    // After the error follow the request (only its header if NLM_F_CAPPED is set) and then attributes.
     let capped = message.flags & libc::NLM_F_CAPPED as u16 != 0;
     let echoed = if capped { 16 } else { read_u32(message.payload, 4).unwrap_or(16) as usize };
     let tail = message.payload.get(4 + echoed.next_multiple_of(4)..).unwrap_or(&[]);
@@ -247,9 +246,8 @@ fn set_option(fd: &OwnedFd, option: libc::c_int) {
 
 // Netlink messages as bytes: attributes written into requests and read out of replies.
 //
-// Written here rather than taken from a crate: the crates hand over as raw bytes most of what trawl needs (XDP
-// attachments, tc's bpf options, the netdev family), and a kernel newer than the crate must never turn an unknown
-// attribute into a failed look-up.
+// No crate is used for this: crates leave most attributes that trawl needs (XDP attachments, tc's bpf options, the
+// netdev family) as raw bytes, and fail on an attribute that a newer kernel adds.
 
 const HEADER: usize = 16;
 const ATTRIBUTE_HEADER: usize = 4;
@@ -271,7 +269,7 @@ impl NetlinkRequest {
         Self { bytes }
     }
 
-    /// The family's own header (ifinfomsg, tcmsg, …), as bytes.
+    /// Appends the family's own header (ifinfomsg, tcmsg, …), as bytes.
     pub fn family_header(mut self, header: &[u8]) -> Self {
         self.raw(header);
         self

@@ -1,4 +1,4 @@
-//! The calls that set a socket's options and read them.
+//! Socket options: set and read.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -131,7 +131,8 @@ impl Netlink {
         Ok(self.ingress_qdisc(interface)?.as_deref() == Some("clsact"))
     }
 
-    /// Returns the kind of the qdisc at ffff: (clsact or ingress). A dump would be of all interfaces' qdiscs.
+    /// Returns the kind of the qdisc at ffff: (clsact or ingress). It is asked for alone, since a dump lists the qdiscs
+    /// of all interfaces.
     fn ingress_qdisc(&mut self, interface: u32) -> Result<Option<String>> {
         // Kernels before 6.7 answer only requests for an echo.
         let echo = libc::NLM_F_ECHO as u16;

@@ -20,8 +20,8 @@ use crate::{files::mounts, netns};
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// Opens the root by a mount of its own, which nobody else sees: `ip netns exec` hides the host's. A service that
-    /// may not mount uses the host's.
+    /// Opens the root by a mount of its own, which no other process sees, since `ip netns exec` hides the host's mount.
+    /// A service that may not mount uses the host's.
     pub fn open() -> io::Result<Self> {
         Self::mount().or_else(|error| {
             let mounts = mounts::of_kind("cgroup2", "self");
@@ -94,7 +94,7 @@ impl AsFd for Root {
 fn in_first_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let open = |process: u32| File::open(format!("/proc/{process}/ns/cgroup")).ok();
     let inside = || {
-        // Process 2 is the kernel's own, if it is no container's.
+        // Process 2 is a thread of the kernel, unless this is a container.
         let kernel = || netns::in_first_process_namespace().then(|| open(2))?;
         if let Some(first) = open(1).or_else(kernel) {
             let kind = Some(LinkNameSpaceType::ControlGroup);
@@ -148,7 +148,7 @@ const UNLIMITED: u64 = 1 << 60;
 const PROCESSES: &str = "cgroup.procs";
 /// Time in which processes that end leave their cgroup, on a busy machine too.
 const TO_LEAVE: Duration = Duration::from_secs(5);
-/// Number of names that are tried.
+/// Number of names that are tried for a cgroup.
 const MOST_LEFT: u32 = 100;
 
 /// A cgroup that trawl makes for a command, below its own.
@@ -216,7 +216,7 @@ impl Group {
                 let _ = process::resume(process);
                 let _ = fs::write(path.join("..").join(PROCESSES), process.to_string());
             }
-            // Directories below come first.
+            // Lower directories have to be removed first.
             let removed = directories(&path).iter().rev().try_for_each(fs::remove_dir);
             match removed {
                 // A process that has ended stays in its cgroup for a moment.

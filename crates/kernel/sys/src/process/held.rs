@@ -17,17 +17,17 @@ use crate::{Error, Result, errno};
 pub struct HeldCommand {
     name: String,
     process: libc::pid_t,
-    /// A byte here lets the command begin; `None` once it did.
+    /// Pipe in which a byte lets the command begin; `None` once it did.
     gate: Option<OwnedFd>,
-    /// The number of the error if the command cannot run.
+    /// Pipe from which the error's number is read if the command cannot run.
     refusal: OwnedFd,
     status: Option<ExitStatus>,
 }
 
 impl HeldCommand {
-    /// Starts a child process that belongs to a cgroup, by the cgroup's file of processes, and that runs the command as
-    /// another user, if one is given. It is terminated when the starting thread ends. Must be called before threads are
-    /// started.
+    /// Starts a child process that moves into a cgroup, of which `group` is the file of processes, and that runs the
+    /// command as another user, if one is given. It is terminated when the starting thread ends. Must be called before
+    /// threads are started.
     pub fn start(words: &[String], group: BorrowedFd<'_>, user: Option<&User>) -> Result<Self> {
         let name = words.first().cloned().unwrap_or_default();
         let fail = |e| Error::os(format!("cannot run {name}"), e);
@@ -106,14 +106,14 @@ fn begin(
     other_ends: [RawFd; 2],
 ) -> i32 {
     for descriptor in other_ends {
-        // SAFETY: the child does not use these copies, without which it notices the parent's end.
+        // SAFETY: the child does not use these copies. Once they are closed, it notices the parent's end.
         unsafe { libc::close(descriptor) };
     }
     if let Err(error) = rustix::io::write(group, b"0") {
         return error.raw_os_error();
     }
     let number = |error: io::Error| error.raw_os_error().unwrap_or(errno::EIO);
-    // Before the signal of the parent's end, which a change of the user disarms.
+    // A change of the user disarms the signal for the parent's end, so it has to come first.
     if let Some(Err(error)) = user.map(User::log_in) {
         return error.errno().unwrap_or(errno::EPERM);
     }

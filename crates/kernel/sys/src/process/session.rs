@@ -14,7 +14,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the session of this command, as the SSH server reports it. sudo and others hide its variable from a
+    /// Returns the session of this command, from the SSH server's variable. sudo and others hide the variable from a
     /// command: it is then read from the processes that started this one, as far as permitted.
     pub fn of_this_command() -> Option<Self> {
         let own = std::env::var(VARIABLE).ok();

@@ -107,7 +107,7 @@ pub struct Warden {
 #[derive(Debug)]
 struct Child {
     process: libc::pid_t,
-    /// Closed when this process dies; written to when all is well.
+    /// Pipe that is closed when this process dies; a byte in it dismisses the child.
     lifeline: OwnedFd,
 }
 
@@ -128,7 +128,7 @@ impl Warden {
     /// No task is left then.
     pub fn carry_out(&mut self) {
         if let Some(child) = self.child.take() {
-            child.leave_to_it();
+            child.close_and_wait();
         }
         self.tasks.clear();
     }
@@ -177,11 +177,11 @@ impl Child {
 
     fn dismiss(self) {
         let _ = rustix::io::write(&self.lifeline, b".");
-        self.leave_to_it();
+        self.close_and_wait();
     }
 
-    /// Closes the lifeline and waits for the child to carry out the tasks and end.
-    fn leave_to_it(self) {
+    /// Closes the lifeline, upon which a child that was not dismissed carries out its tasks, and waits for its end.
+    fn close_and_wait(self) {
         drop(self.lifeline);
         // SAFETY: waits for our own child and takes no result.
         unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };

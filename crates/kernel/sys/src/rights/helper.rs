@@ -18,8 +18,8 @@ use crate::process::warden::close_all_but;
 use crate::rights::privilege::KeptPrivileges;
 use crate::{Error, Result};
 
-/// Largest size of requests and answers.
-const MOST: usize = 8192;
+/// Maximum size of requests and answers.
+const MAX_MESSAGE: usize = 8192;
 
 /// An answer: some bytes, and a file if the request asked for one.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Helper {
                 crate::files::lock::forget_inherited();
                 close_all_but(&mut keep);
                 let _ = set_name(name);
-                // Without its own privileges it ends, and the first request fails.
+                // A helper that cannot give up the other privileges ends, and the first request fails.
                 if kept.is_none_or(|kept| kept.give_up_others().is_ok()) {
                     run(&other);
                 }
@@ -151,24 +151,24 @@ fn serve(socket: &OwnedFd, duty: &mut dyn Duty) {
 
 pub fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
     if !files.is_empty() {
-        beside.push(SendAncillaryMessage::ScmRights(&files));
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
     }
-    let bytes = &bytes[..bytes.len().min(MOST)];
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?;
+    let bytes = &bytes[..bytes.len().min(MAX_MESSAGE)];
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// Receives an answer; `None` once the other end is closed.
 fn receive(socket: &OwnedFd) -> io::Result<Option<HelperAnswer>> {
-    let mut bytes = vec![0; MOST];
+    let mut bytes = vec![0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         let mut slices = [IoSliceMut::new(&mut bytes)];
-        match recvmsg(socket, &mut slices, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(socket, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             result => break result?,
         }
@@ -177,7 +177,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<HelperAnswer>> {
         return Ok(None);
     }
     bytes.truncate(got.bytes);
-    let file = beside.drain().find_map(|message| match message {
+    let file = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
@@ -221,7 +221,7 @@ mod tests {
 
     impl Duty for Repeats {
         fn answer(&mut self, request: &[u8]) -> HelperAnswer {
-            HelperAnswer::long(&request.repeat(MOST)).expect("memory")
+            HelperAnswer::long(&request.repeat(MAX_MESSAGE)).expect("memory")
         }
     }
 
@@ -235,6 +235,6 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         };
-        assert_eq!(answer.read().expect("a file"), b"one".repeat(MOST));
+        assert_eq!(answer.read().expect("a file"), b"one".repeat(MAX_MESSAGE));
     }
 }

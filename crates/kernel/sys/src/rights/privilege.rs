@@ -37,11 +37,11 @@ impl User {
         Ok(Self { name, uid, gid, home })
     }
 
-    /// Returns the numbers of the user and its group.
     pub fn name(&self) -> String {
         self.name.to_string_lossy().into_owned()
     }
 
+    /// Returns the numbers of the user and its group.
     pub fn ids(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }
@@ -86,9 +86,9 @@ impl KeptPrivileges {
         Ok(())
     }
 
-    /// Gives up the same in a process that executes programs.
+    /// Gives up all other privileges for good, but may still execute programs.
     pub fn give_up_others(&self) -> Result<()> {
-        // The other user may not do this, so it comes first.
+        // Only the present user may limit the bounding set, so this comes first.
         bound(self.capabilities);
         if let Some(user) = &self.user {
             set_keep_capabilities(true).map_err(cannot_give_up)?;
@@ -252,11 +252,12 @@ mod tests {
         if std::env::var_os(ALONE).is_none() {
             let own = std::env::current_exe().expect("its path");
             let tried = std::process::Command::new(own)
-                .args(["--exact", "privilege::tests::privileges_that_were_given_up_stay_lost"])
+                .args(["--exact", "rights::privilege::tests::privileges_that_were_given_up_stay_lost"])
                 .env(ALONE, "yes")
                 .output()
                 .expect("it runs");
-            return assert!(tried.status.success(), "{tried:?}");
+            let has_run = String::from_utf8_lossy(&tried.stdout).contains("1 passed");
+            return assert!(tried.status.success() && has_run, "{tried:?}");
         }
         keep_none().expect("giving up is always allowed");
         let held = rustix::thread::capabilities(None).expect("they can be read");
