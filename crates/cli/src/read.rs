@@ -66,7 +66,7 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     let mut notices = Notices::default();
     let mut outputs = Outputs::open(&plan, None, user.clone(), &mut notices, |event| json::event(event))?;
     outputs.for_readers = FOR_READERS;
-    outputs.spare(inputs.iter().filter_map(|input| Some((input.identity?, input.name.clone()))).collect())?;
+    outputs.refuse_inputs(inputs.iter().filter_map(|input| Some((input.identity?, input.name.clone()))).collect())?;
     let readers = ReaderLogs::new(outputs.readers());
     let choice = Chosen::new(&request, filter, privacy.clone());
     let files_plan = FilesPlan {

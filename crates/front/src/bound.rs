@@ -59,12 +59,13 @@ impl Bound {
 /// Parses a time as it is written on a command line.
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
     let bound = form(text)?;
-    match bound.is_skipped(clock::local_offset()) {
-        true => Err(format!(
+    if bound.is_skipped(clock::local_offset()) {
+        Err(format!(
             "'{text}' does not exist here: the clock is set forward over it; write the offset from UTC, as in \
              2026-01-31T14:30:00+02:00"
-        )),
-        false => Ok(bound),
+        ))
+    } else {
+        Ok(bound)
     }
 }
 
@@ -226,10 +227,7 @@ mod tests {
     #[test]
     fn summer_time_follows_the_time_asked_for() {
         fn berlin(seconds: i64) -> i32 {
-            match (1_679_792_400..1_698_541_200).contains(&seconds) {
-                true => 7200,
-                false => 3600,
-            }
+            if (1_679_792_400..1_698_541_200).contains(&seconds) { 7200 } else { 3600 }
         }
         let at = |text: &str, first: u64| parse_bound(text).unwrap().absolute(first, 0, berlin) / SECOND;
         let (winter, summer) = (1_700_049_600, 1_688_212_800); // 12:00 UTC on 2023-11-15 and 2023-07-01

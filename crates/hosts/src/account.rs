@@ -23,14 +23,11 @@ impl Clock {
     /// Returns the more precise offset if both agree, else the later one: one of the clocks was set.
     pub fn or_better(self, later: Self) -> Self {
         let agree = self.offset_ns.abs_diff(later.offset_ns) <= self.error_ns + later.error_ns;
-        match agree && self.error_ns <= later.error_ns {
-            true => self,
-            false => later,
-        }
+        if agree && self.error_ns <= later.error_ns { self } else { later }
     }
 }
 
-/// Reason of packets that arrived after the last one of -c.
+/// Loss reason of packets that arrived after the limit of -c was reached.
 const AFTER_LAST: &str = "after_the_last_wanted";
 
 /// One host's part of the summary.
@@ -119,7 +116,10 @@ impl HostReport {
         let counts = match &self.counts {
             Some(counts) => counts.to_string(),
             None => {
-                format!("{} received; its summary did not arrive: what it saw is unknown", self.received.unwrap_or(0))
+                format!(
+                    "{} received; its summary did not arrive: the other counts are unknown",
+                    self.received.unwrap_or(0)
+                )
             }
         };
         let clock = match self.clock {

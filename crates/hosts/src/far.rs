@@ -56,14 +56,15 @@ pub(crate) struct Far {
     /// `None` once the reader has begun.
     pieces: Option<Pieces>,
     child: Child,
-    /// While it is open, trawl keeps running on the host: it ends when this end is closed, however that happens.
+    /// While it is open, trawl keeps running on the host. It ends when this end is closed, also because this process
+    /// was killed.
     stdin: Option<ChildStdin>,
     messages: Arc<Mutex<Messages>>,
     listener: Option<JoinHandle<()>>,
     error: Option<String>,
 }
 
-/// HostState read from a host's standard error.
+/// Messages, clock readings and the summary, read from a host's standard error.
 #[derive(Debug, Default)]
 struct Messages {
     /// Times of the unanswered clock queries, by the wall clock here.
@@ -74,7 +75,7 @@ struct Messages {
     notices: Vec<Value>,
 }
 
-fn of(messages: &Mutex<Messages>) -> MutexGuard<'_, Messages> {
+fn lock(messages: &Mutex<Messages>) -> MutexGuard<'_, Messages> {
     messages.lock()
 }
 
@@ -103,13 +104,13 @@ impl Far {
         if let Some(stdout) = stdout {
             let wake = wake.clone();
             let queued = Arc::clone(&queued);
-            std::thread::spawn(move || carry(stdout, &sender, &queued, &wake));
+            std::thread::spawn(move || receive(stdout, &sender, &queued, &wake));
         }
         let listener = stderr.map(|stderr| {
             let (messages, name) = (Arc::clone(&messages), name.clone());
             std::thread::spawn(move || {
                 let say = |notice: Option<&Value>, text: &str| tell(&name, &News::Said { notice, text });
-                listen(stderr, &say, &messages);
+                read_messages(stderr, &say, &messages);
             })
         });
         Ok(Self {
@@ -157,7 +158,7 @@ impl Far {
     fn try_step(&mut self) -> std::result::Result<Option<Step>, ReadError> {
         if let Some(pieces) = &mut self.pieces {
             let would_block = |source| ReadError::Io { offset: 0, source };
-            pieces.wait_for_header().map_err(would_block)?;
+            pieces.receive_header().map_err(would_block)?;
             if let Some(pieces) = self.pieces.take() {
                 let mut reader = CaptureReader::new(pieces)?;
                 reader.name_host(self.name.clone());
@@ -177,12 +178,12 @@ impl Far {
 
     /// Returns the offset of the host's clock from the local one.
     pub fn clock_offset(&self) -> i64 {
-        of(&self.messages).clock.map_or(0, |clock| clock.offset_ns)
+        lock(&self.messages).clock.map_or(0, |clock| clock.offset_ns)
     }
 
     pub fn ask_for_clock(&mut self) {
         if let Some(stdin) = &mut self.stdin {
-            of(&self.messages).asked.push_back(clock::wall());
+            lock(&self.messages).asked.push_back(clock::wall());
             if stdin.write_all(b"time\n").and_then(|()| stdin.flush()).is_err() {
                 self.stdin = None;
             }
@@ -204,13 +205,13 @@ impl Far {
     /// `stages` those that were left out before.
     pub fn report(mut self, outcome: &WriteOutcome, stages: &StageReport, interfaces: &[u32]) -> HostReport {
         self.stop();
-        // The remaining data is discarded: the thread that carries it ends.
+        // The remaining data is discarded, which ends the thread that receives it.
         drop((self.reader.take(), self.pieces.take()));
         let status = self.child.wait();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
-        let messages = std::mem::take(&mut *of(&self.messages));
+        let messages = std::mem::take(&mut *lock(&self.messages));
         let failed = !status.as_ref().is_ok_and(|status| status.success());
         let said = || {
             let said = messages.last.clone();
@@ -271,12 +272,12 @@ pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<
         rotation: Rotation::default(),
         files: FilePlan::default(),
         summary: Some(ACCOUNT_FILE.into()),
-        // The key stays here.
+        // Packets are anonymized on this machine, so that the key does not leave it.
         anonymize: None,
         ..whole.clone()
     };
     plan.options.memory.at_first = None;
-    // Sightings on several hosts are compared here, and -c counts what is left.
+    // Duplicates across hosts are removed on this machine, and -c counts the remaining packets.
     if plan.store.is_none() && plan.options.dedup.take().is_some() {
         plan.options.count = None;
     }
@@ -286,7 +287,7 @@ pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<
 
 /// Finds trawl on a host: an installed one, or one that was copied there before.
 const FIND: &str = "trawl=$(command -v trawl) || trawl=~/.cache/trawl/trawl
-[ -x \"$trawl\" ] || { echo 'trawl is not installed on this host; --push copies it there' >&2; exit 127; }";
+[ -x \"$trawl\" ] || { echo 'trawl is not installed on this host; to copy it there, use --push' >&2; exit 127; }";
 
 /// Runs trawl until it or standard input ends, and answers each input line with the clock.
 fn script(pushed: Option<&str>, plan: &CapturePlan, quiet: bool) -> String {
@@ -313,7 +314,7 @@ fn script(pushed: Option<&str>, plan: &CapturePlan, quiet: bool) -> String {
 }
 
 /// Receives everything that a host sends, so that its rings need not hold it.
-fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, queued: &AtomicUsize, wake: &Wake) {
+fn receive(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, queued: &AtomicUsize, wake: &Wake) {
     loop {
         let mut piece = vec![0; PIECE];
         match stdout.read(&mut piece) {
@@ -331,30 +332,30 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, queued: &AtomicUsi
 }
 
 /// Reads a host's standard error, and forwards the messages for people.
-fn listen(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mutex<Messages>) {
+fn read_messages(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mutex<Messages>) {
     for line in BufReader::new(stderr).split(b'\n').map_while(io::Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end_matches('\r');
         if let Some(there) = line.strip_prefix(TIME) {
             let now = clock::wall();
-            let mut messages = of(messages);
+            let mut messages = lock(messages);
             if let (Some(asked), Ok(there)) = (messages.asked.pop_front(), there.parse()) {
                 let found = Clock::between(asked, now, there);
                 messages.clock = Some(messages.clock.map_or(found, |known| known.or_better(found)));
             }
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
-            of(messages).summary = serde_json::from_str(account).ok();
+            lock(messages).summary = serde_json::from_str(account).ok();
         } else if let Ok(Said { notice, text, .. }) = serde_json::from_str(line) {
             say(Some(&notice), &text);
-            let mut messages = of(messages);
+            let mut messages = lock(messages);
             messages.notices.push(notice);
             messages.last = Some(text);
         } else {
             let text = line.strip_prefix("trawl: ").unwrap_or(line);
-            // Its summary is printed with the others'.
+            // The summaries of all hosts are printed together at the end.
             let is_account = text.contains(" seen, ") && text.contains(" filtered out, ");
             if !is_account && !text.is_empty() {
-                of(messages).last = Some(text.to_owned());
+                lock(messages).last = Some(text.to_owned());
                 say(None, text);
             }
         }
@@ -376,8 +377,8 @@ impl Pieces {
         Ok(piece)
     }
 
-    /// Waits for the first bytes, which a reader of captures needs at once.
-    fn wait_for_header(&mut self) -> io::Result<()> {
+    /// Receives the first bytes, which a reader of captures needs together. Fails as blocked until they have arrived.
+    fn receive_header(&mut self) -> io::Result<()> {
         while self.rest.len() < 4 {
             match self.next() {
                 Ok(more) => self.rest.extend(more),

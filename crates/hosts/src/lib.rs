@@ -27,15 +27,16 @@ use far::{Far, HostState};
 
 /// Time that a packet waits for earlier ones from silent hosts: an idle host's packets have all arrived by then.
 const HOLD: Duration = Duration::from_secs(1);
-/// The same for a file, which nobody watches: the packets of a host without free CPUs may come later.
+/// The same for a file, which nobody watches meanwhile: packets of a host without free CPUs may arrive later.
 const HOLD_FOR_FILE: Duration = Duration::from_secs(5);
 /// Number of bytes that are gathered before a write.
 const GATHER: usize = 256 << 10;
-const LOOK: Duration = Duration::from_millis(50);
-/// Interval between queries of the hosts' clocks: the first answers wait for the connection.
-const CLOCK: Duration = Duration::from_secs(5);
-const FIRST_CLOCKS: Duration = Duration::from_millis(300);
-const FIRST: u32 = 8;
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Intervals between queries of the hosts' clocks. The first queries follow each other faster, because the best answer
+/// counts and the first one waits for the connection.
+const CLOCK_EVERY: Duration = Duration::from_secs(5);
+const FIRST_CLOCKS_EVERY: Duration = Duration::from_millis(300);
+const FIRST_CLOCKS: u32 = 8;
 
 /// News of a host.
 #[derive(Debug)]
@@ -64,13 +65,14 @@ impl Destination {
         for destination in named {
             if destination.starts_with('-') || destination.is_empty() {
                 let what = format!("cannot capture on '{destination}'");
-                return Err(Error::usage(what, "it is not a host").fix("--on USER@HOST"));
+                return Err(Error::usage(what, "it is not a host name").fix("--on USER@HOST"));
             }
             let ssh = Ssh { program: program.clone(), destination: destination.clone() };
             let short = short_name(destination);
-            let name = match hosts.iter().any(|host| host.name == short) {
-                true => destination.trim_start_matches("ssh://").to_owned(),
-                false => short.to_owned(),
+            let name = if hosts.iter().any(|host| host.name == short) {
+                destination.trim_start_matches("ssh://").to_owned()
+            } else {
+                short.to_owned()
             };
             hosts.push(Self { name, ssh });
         }
@@ -81,7 +83,7 @@ impl Destination {
 /// Options for trawl on the hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostOptions<'a> {
-    /// Copies this trawl to the hosts first, and with a store this program.
+    /// Copies this trawl to the hosts first; with a store, also the program of this name.
     pub push: Option<&'a str>,
     /// Asks for no messages.
     pub quiet: bool,
@@ -131,7 +133,7 @@ impl Hosts {
             wake: Wake::new()?,
             signals,
             asked: None,
-            questions: 0,
+            queries: 0,
             interrupts: 0,
             patience: None,
             tell,
@@ -175,13 +177,11 @@ fn short_name(destination: &str) -> &str {
     }
 }
 
-/// Returns the time that packets are held back. A limit of packets should end the capture soon.
+/// Returns the time for which packets are held back. It is short with a limit of packets, which should end the capture
+/// soon.
 fn hold(plan: &CapturePlan) -> Duration {
     let is_file = plan.outputs.first().is_some_and(|output| !output.is_stdout() && output.listen.is_none());
-    match is_file && plan.options.count.is_none() {
-        true => HOLD_FOR_FILE,
-        false => HOLD,
-    }
+    if is_file && plan.options.count.is_none() { HOLD_FOR_FILE } else { HOLD }
 }
 
 /// The captures on all hosts, and the merge of their packets.
@@ -192,7 +192,7 @@ pub struct Hosts {
     hold: Duration,
     /// Number of packets still wanted, if there is a limit.
     remaining: Option<u64>,
-    /// Number of packets wanted, if a stage counts them.
+    /// Limit of packets, if the stage that removes duplicates counts them.
     most: Option<u64>,
     rewriter: Rewriter,
     /// True once the section header is written.
@@ -206,7 +206,7 @@ pub struct Hosts {
     wake: Wake,
     signals: Signals,
     asked: Option<Instant>,
-    questions: u32,
+    queries: u32,
     interrupts: u32,
     /// Patience with a reader that does not read, since the first interrupt.
     patience: Option<Patience>,
@@ -308,7 +308,7 @@ impl Hosts {
     }
 
     fn wait_for_hosts(&mut self, outlet: Option<BorrowedFd<'_>>) -> Result<()> {
-        events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, LOOK)?;
+        events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, POLL_EVERY)?;
         self.wake.clear();
         Ok(())
     }
@@ -371,12 +371,12 @@ impl Hosts {
                 _ => None,
             })
             .min()?;
-        let all_have_come = self.hosts.iter().all(|host| host.state != HostState::Waiting);
+        let all_have_arrived = self.hosts.iter().all(|host| host.state != HostState::Waiting);
         let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
         // Packets that wait too long fill the queue, and then the host's rings.
         let hold = if self.hosts[index].is_backlogged() { HOLD } else { self.hold };
         let is_past = here + (hold.as_nanos() as i128) < i128::from(clock::wall());
-        (all_have_come || is_past).then_some(index)
+        (all_have_arrived || is_past).then_some(index)
     }
 
     /// Appends a host's packet, if it is wanted.
@@ -419,9 +419,9 @@ impl Hosts {
     }
 
     fn ask_for_clocks(&mut self) {
-        let every = if self.questions < FIRST { FIRST_CLOCKS } else { CLOCK };
+        let every = if self.queries < FIRST_CLOCKS { FIRST_CLOCKS_EVERY } else { CLOCK_EVERY };
         if self.asked.is_none_or(|asked| asked.elapsed() > every) {
-            self.questions += 1;
+            self.queries += 1;
             self.asked = Some(Instant::now());
             self.hosts.iter_mut().for_each(Far::ask_for_clock);
         }

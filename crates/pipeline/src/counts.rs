@@ -37,7 +37,7 @@ impl Counts {
         }
     }
 
-    /// Takes packets off again.
+    /// Subtracts packets; no count becomes negative.
     pub fn subtract(&mut self, others: &Self) {
         for (interface, packets) in others.iter() {
             if let Some(count) = self.0.get_mut(interface as usize) {
@@ -46,8 +46,8 @@ impl Counts {
         }
     }
 
-    /// Returns for each interface block the smaller number of two.
-    pub fn least(&self, other: &Self) -> Self {
+    /// Returns the smaller of two counts for each interface block.
+    pub fn min(&self, other: &Self) -> Self {
         let both = self.0.iter().zip(&other.0);
         Self(both.map(|(one, other)| *one.min(other)).collect())
     }
@@ -58,7 +58,7 @@ impl Counts {
         interfaces.iter().filter_map(of).sum()
     }
 
-    /// Takes the packets of an interface block out.
+    /// Removes the packets of an interface block, and returns their number.
     pub fn take(&mut self, interface: u32) -> u64 {
         self.0.get_mut(interface as usize).map_or(0, std::mem::take)
     }

@@ -24,7 +24,8 @@ pub use source::{Origin, Source, SourceState, carry};
 pub use stage::{Feed, Stage};
 pub use stream::{Stream, Unit};
 
-/// Memory with whole blocks that a writer may hold, and write without a copy. It is free again on drop.
+/// Memory with whole blocks that a writer may hold, and write without a copy. Dropping it frees the memory for new
+/// blocks.
 pub trait Leased: std::fmt::Debug + Send {
     fn bytes(&self) -> &[u8];
 
@@ -85,7 +86,7 @@ impl Blocks<'_> {
     }
 }
 
-/// Capacity of a writer for further blocks.
+/// A writer's answer: its capacity for further blocks.
 #[derive(Clone, Debug, Default)]
 pub enum Pressure {
     #[default]
@@ -144,20 +145,20 @@ pub struct Patience {
 impl Patience {
     const TIME: Duration = Duration::from_millis(500);
     /// Minimum progress of a reader in that time.
-    const LEAST: u64 = 64 << 10;
+    const MIN_PROGRESS: u64 = 64 << 10;
 
     pub fn begin() -> Self {
         Self { since: Instant::now(), taken: 0 }
     }
 
-    /// Returns whether the reader read too little for too long, or another signal requests the end.
+    /// Returns true if the reader read too little for too long, or another signal requests the end.
     pub fn is_over(&mut self, reader: &Reader) -> bool {
         self.is_over_at(reader.taken)
     }
 
     /// Does the same as [`Self::is_over`] for a reader that has read this number of bytes.
     pub fn is_over_at(&mut self, taken: u64) -> bool {
-        if taken.saturating_sub(self.taken) >= Self::LEAST {
+        if taken.saturating_sub(self.taken) >= Self::MIN_PROGRESS {
             (self.since, self.taken) = (Instant::now(), taken);
         }
         self.since.elapsed() >= Self::TIME || events::signal_is_pending()
@@ -166,7 +167,7 @@ impl Patience {
 
 /// The end of a pipeline. After an error it is not written to, and `finish` reports the missing packets.
 pub trait Writer {
-    /// Writes blocks, or queues them. Blocks that an error keeps from being written are counted in the outcome.
+    /// Writes blocks, or queues them. The outcome counts the blocks that could not be written because of an error.
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure>;
 
     /// Called when no more blocks are available for now, after records as well as in every round without any, so that
@@ -216,7 +217,7 @@ pub trait FileWriter: Writer + Send {
     /// Returns the upper bound of the file's length.
     fn length(&self) -> u64;
 
-    /// Waits until the length is exact, and returns whether it is less than `length` said before.
+    /// Waits until the length is exact, and returns true if it is less than the last `length`.
     fn compact(&mut self) -> Result<bool> {
         Ok(false)
     }
@@ -234,7 +235,7 @@ pub struct WriteOutcome {
     pub lost: Vec<Loss>,
     /// Packets not written because of an error, or of a reader that does not read.
     pub unwritten: Counts,
-    /// Packets that came while no reader was connected.
+    /// Packets that arrived while no reader was connected.
     pub not_kept: Counts,
     /// Packets still in the file, if the disk or another process removed some.
     pub left: Option<Counts>,
@@ -242,7 +243,7 @@ pub struct WriteOutcome {
     pub added: Vec<(u32, u64)>,
     /// The output whose reader stopped reading.
     pub not_read: Option<String>,
-    /// Reason for which the last packets could not be written. Errors of `write` and `flush` are not repeated.
+    /// Reason why the last packets could not be written. Errors of `write` and `flush` are not repeated.
     pub error: Option<Error>,
 }
 
@@ -253,7 +254,7 @@ impl WriteOutcome {
     }
 }
 
-/// Returns the reason of the packets that an output's failure keeps from being written.
+/// Returns the loss reason of packets that could not be written because an output failed.
 pub fn reason_of_failure(error: &Error) -> &'static str {
     match error.errno() {
         Some(errno::ENOSPC | errno::EDQUOT) => "disk_full",

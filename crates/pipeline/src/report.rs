@@ -119,7 +119,7 @@ impl fmt::Display for Firing {
 /// Summary of a capture's events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TriggerReport {
-    /// Events that started writing; `during_others` came while others were being written.
+    /// Events that started writing; `during_others` arrived while the packets of others were being written.
     pub events: u64,
     pub during_others: u64,
     /// Bytes of memory for packets before an event.

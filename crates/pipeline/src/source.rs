@@ -18,10 +18,10 @@ pub enum SourceState {
 /// Origin of a source's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// They come once: outputs that are too slow lose some, and incomplete files are kept.
+    /// They arrive once: outputs that are too slow lose some, and incomplete files are kept.
     Live,
-    /// They can be read again: outputs hold the source back, series go by the packets' time, and a file that cannot
-    /// hold a packet is removed.
+    /// They can be read again: outputs hold the source back, series end files by the packets' time, and a file that
+    /// cannot hold a packet is removed.
     Files,
     /// The same, and the blocks are [`Blocks::Stored`](crate::Blocks::Stored).
     FilesAsStored,
@@ -33,8 +33,8 @@ impl Origin {
     }
 }
 
-/// A source of blocks. The first write begins with the section and holds no packet; the last one holds the statistics
-/// of the interfaces alone.
+/// A source of blocks. The first write begins with the section header and holds no packet; the last one holds only the
+/// statistics of the interfaces.
 pub trait Source {
     fn origin(&self) -> Origin {
         Origin::Live

@@ -41,7 +41,7 @@ struct Staged {
     has_failed: bool,
 }
 
-/// The stages from one on and the writer behind them, which together form a writer.
+/// The stages from one on and the writer after them, which together form a writer.
 struct Rest<'r, 'w> {
     stages: &'r mut [Staged],
     writer: &'r mut (dyn Writer + 'w),
@@ -62,7 +62,7 @@ impl Writer for Rest<'_, '_> {
         };
         let pushed = first.stage.push(blocks, &mut next);
         first.has_failed |= pushed.is_err();
-        // A stage hands on bytes.
+        // A stage hands on bytes, never segments.
         pushed.map(Pressure::without_segments)
     }
 
@@ -88,7 +88,7 @@ impl Writer for Rest<'_, '_> {
     }
 }
 
-/// Stages in front of a writer are a writer.
+/// The stages and the writer after them form a writer again.
 impl Writer for Feed<'_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         self.whole().write(blocks)

@@ -67,7 +67,7 @@ impl Stream {
                     break;
                 }
                 Ok(Pressure::Blocked(reader)) => {
-                    // A failed wait is only a short one.
+                    // If the wait fails, the next attempt only comes sooner.
                     let _ = reader.wait();
                 }
                 Ok(_) => break,
@@ -88,7 +88,7 @@ impl Stream {
         self.units.extend(units.into_iter().map(|unit| Unit { end: before + unit.end, ..unit }));
     }
 
-    /// Forgets the kept units that were written whole; a partly written one is kept.
+    /// Drops the kept units that were written whole; a partly written one is kept.
     fn answer(&mut self, done: usize, result: std::io::Result<()>) -> Result<Pressure> {
         self.reader.taken += done as u64;
         if !self.left.is_empty() {

@@ -1,4 +1,4 @@
-//! A pipe for chosen packets, by a filter that another thread may change meanwhile.
+//! A writer into a pipe that passes on the packets of a filter; another thread may change the filter at any time.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET, blocks};
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 
-/// Writes the packets that the selector chooses; without one, all.
+/// Writes the packets that the selector matches; without a selector, all packets.
 #[derive(Debug)]
 pub struct ChosenPackets {
     pipe: File,

@@ -1,6 +1,6 @@
-//! A pcapng file that is written past the page cache: whole segments of the ring unchanged, and all else gathered in
-//! aligned buffers. Slowly arriving blocks are written through the page cache soon, and again with the rest of their
-//! buffer.
+//! A pcapng file written past the page cache: segments of the ring as they are, all other blocks gathered in aligned
+//! buffers. Blocks that arrive slowly are first written through the page cache, and once more when their buffer is
+//! full.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -54,7 +54,7 @@ pub struct DirectFile {
     length: u64,
     reserved: u64,
     /// Maximum length of the file.
-    most: u64,
+    max_length: u64,
     flushed: Instant,
     watch: Watch,
     outcome: WriteOutcome,
@@ -84,7 +84,7 @@ impl DirectFile {
             on_disk_to: 0,
             length: 0,
             reserved: 0,
-            most: u64::MAX,
+            max_length: u64::MAX,
             flushed: Instant::now(),
             watch,
             outcome: WriteOutcome::default(),
@@ -94,14 +94,14 @@ impl DirectFile {
 
     /// Limits the reserved space to this length.
     pub fn up_to(mut self, most: Option<u64>) -> Self {
-        self.most = most.unwrap_or(u64::MAX);
+        self.max_length = most.unwrap_or(u64::MAX);
         self
     }
 
-    /// Processes finished writes, and starts the next ones.
+    /// Handles finished writes, and starts the next ones.
     fn pump(&mut self, wait: bool) -> Result<()> {
         if let Some(done) = self.disk.finished(wait) {
-            self.take_in(done)?;
+            self.complete_writes(done)?;
         }
         if self.disk.is_idle() && !self.queue.is_empty() {
             let count = self.queue.len().min(BATCH);
@@ -114,27 +114,27 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Reserves space up to here. Without it, the file may be fragmented, nothing worse.
+    /// Reserves disk space up to `end`. A failure is ignored: it only lets the file fragment.
     fn reserve(&mut self, end: u64) {
         if end <= self.reserved {
             return;
         }
         let from = self.length.max(self.reserved);
-        let size = RESERVE.min(self.most.saturating_sub(from)).max(end.saturating_sub(from));
+        let size = RESERVE.min(self.max_length.saturating_sub(from)).max(end.saturating_sub(from));
         match self.disk.reserve(from, size) {
             Ok(()) => self.reserved = from + size,
             Err(_) => self.reserved = u64::MAX,
         }
     }
 
-    fn take_in(&mut self, done: Vec<Done>) -> Result<()> {
+    fn complete_writes(&mut self, done: Vec<Done>) -> Result<()> {
         let mut failure = None;
         let mut reached = self.done_to;
         for Done { write, written } in done {
             if failure.is_none() {
                 let bytes = write.piece.bytes();
                 let at = write.offset + written as u64;
-                // Writes the rest through the page cache, which also returns the reason of a failure.
+                // Write the rest through the page cache; if that fails as well, its error is the reason.
                 let (more, error) = write_at(&self.plain, &bytes[written..], at);
                 reached = reached.max(at + more as u64);
                 failure = error;
@@ -192,12 +192,12 @@ impl DirectFile {
         }
         self.whole += more as u64;
         self.outcome.unwritten.add_blocks(&rest[more..]);
-        self.forget(self.whole);
+        self.truncate_to(self.whole);
         Err(refused(&self.name, self.whole, error))
     }
 
-    /// Ends the file here, with nothing in progress.
-    fn forget(&mut self, end: u64) {
+    /// Cuts the file to this length, and resets the state of pending writes.
+    fn truncate_to(&mut self, end: u64) {
         if let Some(bytes) = &self.whole_bytes {
             bytes.set(end);
         }
@@ -227,17 +227,14 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Gathers blocks. Each buffer ends with a whole one, because no process cuts the file if trawl and its warden are
+    /// Gathers blocks. Each buffer ends with a whole block, because nothing cuts the file if trawl and its warden are
     /// both killed.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         let mut is_larger_than_buffers = false;
         while !rest.is_empty() {
             let room = self.tail.room();
-            let count = match is_larger_than_buffers {
-                true => rest.len().min(room),
-                false => whole_blocks(rest, room),
-            };
+            let count = if is_larger_than_buffers { rest.len().min(room) } else { whole_blocks(rest, room) };
             if count == 0 {
                 is_larger_than_buffers = self.tail.bytes().is_empty();
                 self.fill_up();
@@ -265,7 +262,7 @@ impl DirectFile {
     }
 
     /// Writes slowly arriving blocks through the page cache.
-    fn write_slowly(&mut self) -> Result<()> {
+    fn flush_tail(&mut self) -> Result<()> {
         if !self.disk.is_idle() || !self.queue.is_empty() || self.done_to >= self.length {
             return Ok(());
         }
@@ -297,9 +294,9 @@ impl DirectFile {
     fn count_remaining(&mut self, end: u64) {
         self.queue.clear();
         self.kept.clear();
-        let (packets, whole) = form::packets(&self.name, end).unwrap_or_default();
+        let (packets, whole) = form::count_packets(&self.name, end).unwrap_or_default();
         self.outcome.left = Some(packets);
-        self.forget(whole);
+        self.truncate_to(whole);
     }
 
     /// Counts the remaining packets if the disk did not accept all bytes.
@@ -359,10 +356,7 @@ impl DirectFile {
     /// Queues a whole segment, which begins at a disk unit.
     fn queue_segment(&mut self, mut segment: Box<dyn Leased>) -> Result<()> {
         let ready = self.pump(false).map(|()| self.fill_up());
-        let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
-            true => Ok(()),
-            false => self.push_tail(),
-        });
+        let ready = ready.and_then(|()| if self.tail.bytes().is_empty() { Ok(()) } else { self.push_tail() });
         if let Err(error) = ready {
             self.outcome.unwritten.add_blocks(segment.bytes());
             return Err(error);
@@ -380,10 +374,10 @@ impl DirectFile {
         while !self.disk.is_idle() || !self.queue.is_empty() {
             self.pump(true)?;
         }
-        self.write_slowly()?;
+        self.flush_tail()?;
         self.check_intact()?;
         // Files of a limited size may follow each other faster than the disk confirms them.
-        self.check(match self.most {
+        self.check(match self.max_length {
             u64::MAX => self.plain.sync_data(),
             _ => wait_for(&self.plain, self.on_disk_to, 0),
         })?;
@@ -419,25 +413,18 @@ impl Writer for DirectFile {
 
     fn flush(&mut self) -> Result<Pressure> {
         let pumped = self.pump(false);
-        let looked = pumped.and_then(|()| match self.watch.is_due() {
-            true => self.check_intact(),
-            false => Ok(()),
-        });
+        let checked = pumped.and_then(|()| if self.watch.is_due() { self.check_intact() } else { Ok(()) });
         let is_due = self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY;
-        let written = looked.and_then(|()| match is_due {
-            true => self.write_slowly(),
-            false => Ok(()),
-        });
+        let written = checked.and_then(|()| if is_due { self.flush_tail() } else { Ok(()) });
         self.answer(written)
     }
 
     fn finish(&mut self) -> WriteOutcome {
-        let error = match self.has_failed {
-            true => None,
-            false => {
-                let settled = self.settle();
-                self.answer(settled).err()
-            }
+        let error = if self.has_failed {
+            None
+        } else {
+            let settled = self.settle();
+            self.answer(settled).err()
         };
         WriteOutcome { error, ..self.outcome.clone() }
     }

@@ -23,7 +23,7 @@ pub(crate) struct GrowingFile {
     watch: Option<Watch>,
     /// Number of bytes that remain, if another process or the disk removed some.
     pub(crate) left: Option<u64>,
-    /// Kept at the number of good bytes, for the warden of a capture.
+    /// Number of bytes in whole units, from which the warden of a capture learns where to cut the file.
     whole: Option<WholeBytes>,
     is_regular: bool,
     /// Starts writing the pages of regular files to the disk early.
@@ -109,10 +109,7 @@ impl GrowingFile {
     }
 
     pub(crate) fn check_if_due(&mut self) -> Result<()> {
-        match self.watch.as_ref().is_some_and(Watch::is_due) {
-            true => self.check_intact(),
-            false => Ok(()),
-        }
+        if self.watch.as_ref().is_some_and(Watch::is_due) { self.check_intact() } else { Ok(()) }
     }
 
     /// Ends an incomplete file after its last whole unit.
@@ -175,35 +172,29 @@ impl Writer for PlainFile {
         };
         let (done, result) = self.file.write(self.encoder.encoded(blocks), whole);
         let is_pcap = self.encoder.is_pcap();
-        match result.is_ok() {
-            true if is_pcap => self.written.add_blocks(blocks),
-            true => {}
-            false => {
-                for Unit { end, interface } in self.encoder.units(blocks) {
-                    let Some(interface) = interface else { continue };
-                    match end <= done {
-                        true => self.written.add(interface, 1),
-                        false => self.outcome.unwritten.add(interface, 1),
-                    }
-                }
+        if result.is_err() {
+            for Unit { end, interface } in self.encoder.units(blocks) {
+                let Some(interface) = interface else { continue };
+                if end <= done { self.written.add(interface, 1) } else { self.outcome.unwritten.add(interface, 1) }
             }
+        } else if is_pcap {
+            self.written.add_blocks(blocks);
         }
-        self.encoder.next();
+        self.encoder.clear();
         self.check(result)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        let looked = self.file.check_if_due();
-        self.check(looked)
+        let checked = self.file.check_if_due();
+        self.check(checked)
     }
 
     fn finish(&mut self) -> WriteOutcome {
-        let error = match self.has_failed {
-            true => None,
-            false => {
-                let settled = self.file.settle();
-                self.check(settled).err()
-            }
+        let error = if self.has_failed {
+            None
+        } else {
+            let settled = self.file.settle();
+            self.check(settled).err()
         };
         WriteOutcome { error, ..self.outcome.clone() }
     }
@@ -241,7 +232,7 @@ impl Writer for Pipe {
         self.encoder.encode(blocks);
         let encoded = self.encoder.encoded(blocks);
         let put = self.stream.put(encoded, || self.encoder.units(blocks));
-        self.encoder.next();
+        self.encoder.clear();
         put
     }
 

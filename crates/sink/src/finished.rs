@@ -1,4 +1,4 @@
-//! The finished files of a series: a program is run with the name of each, and the oldest are removed.
+//! The finished files of a series: a command is run with the name of each, and the oldest files are removed.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,9 +15,9 @@ use crate::series_plan::SeriesPlan;
 /// Maximum number of removed files whose space the disk has not freed; some disks need a second a GB.
 const BEING_FREED: usize = 2;
 /// Interval between checks for running commands.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Waiting time after which the user is informed.
-const SAID_AFTER: Duration = Duration::from_secs(2);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Waiting time after which the number of running commands is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Finished {
@@ -27,7 +27,7 @@ pub struct Finished {
     /// Channel to a thread that closes removed files: the last close waits until the space is free.
     freed: Option<SyncSender<File>>,
     children: Vec<Child>,
-    /// Reason for which the first failed command could not be run.
+    /// Reason why the first failed command could not be run.
     not_run: Option<io::Error>,
 }
 
@@ -81,12 +81,12 @@ impl Finished {
         }
     }
 
-    /// Closes a removed file in another thread. Waits while many are pending.
+    /// Closes a removed file in another thread. Waits while many are pending, since new files need their space.
     fn free(&mut self, file: File) {
         let freed = self.freed.get_or_insert_with(|| {
             let (freed, files) = sync_channel::<File>(BEING_FREED);
             let close = move || files.into_iter().for_each(drop);
-            // Without a thread, files are closed here.
+            // If the thread cannot be started, the send below fails and drops the file.
             let _ = std::thread::Builder::new().spawn(close);
             freed
         });
@@ -112,7 +112,7 @@ impl Finished {
 }
 
 /// Waits until all commands have ended, and reports their number if the wait is long.
-pub fn wait_for_commands(mut running: impl FnMut() -> Result<usize>, tell: impl Fn(usize)) -> Result<()> {
+pub fn wait_for_commands(mut running: impl FnMut() -> Result<usize>, report: impl Fn(usize)) -> Result<()> {
     let began = Instant::now();
     let mut is_reported = false;
     loop {
@@ -120,10 +120,10 @@ pub fn wait_for_commands(mut running: impl FnMut() -> Result<usize>, tell: impl 
         if count == 0 {
             return Ok(());
         }
-        if !is_reported && began.elapsed() >= SAID_AFTER {
-            tell(count);
+        if !is_reported && began.elapsed() >= REPORT_AFTER {
+            report(count);
             is_reported = true;
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
 }

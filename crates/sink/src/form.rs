@@ -38,7 +38,7 @@ impl Encoder {
         Self { form, header: out.len(), out }
     }
 
-    /// Returns the file's header, for streams that begin with it one by one.
+    /// Removes the file's header from the first output and returns it: each reader's stream begins with a copy.
     pub(crate) fn take_header(&mut self) -> Vec<u8> {
         self.header = 0;
         std::mem::take(&mut self.out)
@@ -48,7 +48,7 @@ impl Encoder {
         matches!(self.form, OutputForm::Pcap { .. })
     }
 
-    /// Encodes blocks.
+    /// Encodes blocks as pcap records; pcapng needs no encoding.
     pub(crate) fn encode(&mut self, bytes: &[u8]) {
         if self.is_pcap() {
             for block in blocks(bytes) {
@@ -57,7 +57,8 @@ impl Encoder {
         }
     }
 
-    /// Returns the blocks just encoded in the file's format: pcapng unchanged.
+    /// Returns these blocks in the file's format: for pcap the result of the last `encode`, for pcapng the blocks
+    /// themselves.
     pub(crate) fn encoded<'b>(&'b self, bytes: &'b [u8]) -> &'b [u8] {
         match self.form {
             OutputForm::Encoded | OutputForm::Pcapng => bytes,
@@ -88,8 +89,8 @@ impl Encoder {
         blocks(bytes).map(unit).collect()
     }
 
-    /// Forgets the encoded blocks, which were written.
-    pub(crate) fn next(&mut self) {
+    /// Discards the encoded blocks once they are written.
+    pub(crate) fn clear(&mut self) {
         self.out.clear();
         self.header = 0;
     }
@@ -103,9 +104,9 @@ impl Encoder {
     /// interface: the file's first packets are attributed to the first interfaces in `written`.
     pub(crate) fn count_left(&self, path: &str, end: u64, written: &Counts) -> (Counts, u64) {
         match self.form {
-            OutputForm::Encoded | OutputForm::Pcapng => packets(path, end).unwrap_or_default(),
+            OutputForm::Encoded | OutputForm::Pcapng => count_packets(path, end).unwrap_or_default(),
             OutputForm::Pcap { .. } => {
-                let (records, end) = records(path, end).unwrap_or_default();
+                let (records, end) = count_records(path, end).unwrap_or_default();
                 let mut left = written.clone();
                 left.truncate(records);
                 (left, end)
@@ -124,7 +125,7 @@ fn open(path: &str) -> io::Result<BufReader<File>> {
 }
 
 /// Counts the packets of a pcapng file's whole blocks before `end`, and returns the end of the last block.
-pub(crate) fn packets(path: &str, end: u64) -> io::Result<(Counts, u64)> {
+pub(crate) fn count_packets(path: &str, end: u64) -> io::Result<(Counts, u64)> {
     let mut file = open(path)?;
     let mut counts = Counts::default();
     let mut at = 0;
@@ -155,7 +156,7 @@ fn words(front: [u8; 12]) -> [u32; 3] {
 }
 
 /// Counts the whole records of a pcap file before `end`, and returns the end of the last one.
-fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
+fn count_records(path: &str, end: u64) -> io::Result<(u64, u64)> {
     const FILE_HEADER: u64 = 24;
     let mut file = open(path)?;
     if end < FILE_HEADER {

@@ -10,7 +10,7 @@ use trawl_io::writeback::NotOnDisk;
 use trawl_sys::{Error, errno};
 
 /// Interval between checks while nothing is written.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// A change to a file by another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +42,19 @@ impl Harm {
 /// A watch over a regular file.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// False for a file without a name from the beginning, which cannot be removed.
+    /// False for a file that never had a name, and so cannot be removed.
     has_name: bool,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl Watch {
     pub(crate) fn of(file: &File) -> Self {
-        Self { has_name: file.metadata().is_ok_and(|about| about.nlink() > 0), looked: Instant::now() }
+        Self { has_name: file.metadata().is_ok_and(|about| about.nlink() > 0), checked: Instant::now() }
     }
 
     /// Checks a file of which this many bytes were written.
     pub(crate) fn check_intact(&mut self, file: &File, written: u64) -> Option<Harm> {
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         let about = file.metadata().ok()?;
         if self.has_name && about.nlink() == 0 {
             return Some(Harm::Removed);
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        self.looked.elapsed() >= LOOK_EVERY
+        self.checked.elapsed() >= CHECK_EVERY
     }
 }
 

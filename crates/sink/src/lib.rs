@@ -1,6 +1,6 @@
 //! Sinks: destinations of the finished blocks of a capture.
 //!
-//! [`Outputs`] opens all that a plan names, and records to them. It requires root:
+//! [`Outputs`] opens all outputs that a plan names, and records to them. It requires root:
 //!
 //! ```
 //! use std::time::Duration;

@@ -40,7 +40,7 @@ impl NextFiles {
     pub fn begin(&mut self, time_ns: u64) -> Result<(File, String)> {
         let (name, file) = self.ask(&[NEXT, &time_ns.to_le_bytes()].concat())?;
         let none =
-            || Error::failed(format!("cannot write to {name}"), "the process that opens files did not pass it on");
+            || Error::failed(format!("cannot write to {name}"), "the process that opens files returned no descriptor");
         Ok((file.map(File::from).ok_or_else(none)?, name.clone()))
     }
 
@@ -49,17 +49,15 @@ impl NextFiles {
         self.ask(FINISHED).map(|_| ())
     }
 
-    /// Waits for the commands that were run with the names of finished files, until a signal comes.
-    pub fn wait(&mut self, tell: impl Fn(usize)) -> Result<()> {
-        let running = || match events::signal_is_pending() {
-            true => Ok(0),
-            false => Ok(self.ask(RUNNING)?.0.parse().unwrap_or_default()),
-        };
-        wait_for_commands(running, tell)
+    /// Waits for the commands that were run with the names of finished files, until a signal arrives.
+    pub fn wait(&mut self, report: impl Fn(usize)) -> Result<()> {
+        let running =
+            || if events::signal_is_pending() { Ok(0) } else { Ok(self.ask(RUNNING)?.0.parse().unwrap_or_default()) };
+        wait_for_commands(running, report)
     }
 
     fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
-        // Without an errno: a broken pipe would be mistaken for a reader that closed the output.
+        // The errno is left out: EPIPE would be mistaken for a reader that closed the output.
         let gone = |e: std::io::Error| Error::failed("cannot reach the process that opens files", e.to_string());
         let HelperAnswer { bytes, file } = self.0.ask(request).map_err(gone)?;
         let text = String::from_utf8_lossy(bytes.get(1..).unwrap_or_default()).into_owned();
@@ -70,10 +68,7 @@ impl NextFiles {
         let mut part = || parts.next().unwrap_or_default().to_owned();
         let (what, why, fix) = (part(), part(), part());
         let error = Error::failed(what, why);
-        Err(match fix.is_empty() {
-            true => error,
-            false => error.fix(fix),
-        })
+        Err(if fix.is_empty() { error } else { error.fix(fix) })
     }
 }
 
@@ -132,10 +127,7 @@ impl Maker {
         self.number += 1;
         let is_used = |path: &Path| self.finished.has(path);
         let final_path = self.plan.name(self.number, time_ns, &mut self.last, is_used);
-        let path = match self.plan.rotation.sealed {
-            true => with_suffix(&final_path, ".part"),
-            false => final_path.clone(),
-        };
+        let path = if self.plan.rotation.sealed { with_suffix(&final_path, ".part") } else { final_path.clone() };
         self.whole.set(0);
         let file = (self.make)(&path)?;
         let name = path.display().to_string();

@@ -45,7 +45,7 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns true if the name stands for an open file, as /dev/stdout does: it is never given to another file.
+/// Returns true if the name stands for an open file, as /dev/stdout does. Such an output is not rotated.
 fn is_open_already(path: &Path) -> bool {
     let is_link = || path.symlink_metadata().is_ok_and(|about| about.is_symlink());
     is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
@@ -61,12 +61,9 @@ fn identity(about: &Metadata) -> Option<(u64, u64)> {
     (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
 }
 
-/// Returns true if two names are of the same file, existing or not.
+/// Returns true if two paths name the same file, whether it exists or not.
 pub fn are_same(one: &Path, other: &Path) -> bool {
-    let about = |path: &Path| match is_stdout(path) {
-        true => std::fs::metadata(STDOUT),
-        false => std::fs::metadata(path),
-    };
+    let about = |path: &Path| if is_stdout(path) { std::fs::metadata(STDOUT) } else { std::fs::metadata(path) };
     match (about(one), about(other)) {
         (Ok(one), Ok(other)) => identity(&one).is_some_and(|one| identity(&other) == Some(one)),
         _ => one == other,
@@ -137,9 +134,10 @@ impl Output {
     /// Refuses compression of a pipe, since the frame table has to be written at a fixed position.
     fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
         let is_device = self.identity().is_none();
-        match compression.is_none() || self.regular || is_device {
-            true => Ok(()),
-            false => Err(not_compressed(&self.name).fix("name a file, or compress after it: -w - | zstd")),
+        if compression.is_none() || self.regular || is_device {
+            Ok(())
+        } else {
+            Err(not_compressed(&self.name).fix("write to a file, or pipe the output into a compressor: -w - | zstd"))
         }
     }
 
@@ -152,7 +150,7 @@ impl Output {
         WholeBytes::new().map(Some)
     }
 
-    /// Keeps the file from now on.
+    /// Keeps the file: it is no longer removed on drop.
     pub fn keep(&mut self) {
         self.created.0 = None;
     }
@@ -183,7 +181,7 @@ impl Opened {
         }
     }
 
-    /// Listens for readers, and tells the address.
+    /// Listens for readers, and reports the address.
     fn listen(output: &OutputPlan, plan: &ListenPlan, observer: &mut dyn Observer) -> Result<Self> {
         let name = output.path.display().to_string();
         if output.compression.is_some() {
@@ -223,20 +221,20 @@ impl Carried {
 pub struct Outputs {
     first: First,
     others: Vec<(OutputPlan, Opened)>,
-    /// Form in which packets are shown on standard output as well.
+    /// Form in which packets are also shown on standard output.
     shown: Option<Box<dyn Show + Send>>,
     files: FilePlan,
     user: Option<User>,
     /// Memory for the queues of all readers together.
     pub for_readers: usize,
     origin: Origin,
-    /// Leaves out further sightings of the packets of a source. A capture does so itself.
+    /// Leaves out duplicates among the packets of a source; a capture has such a stage of its own.
     dedup: Option<DedupStage>,
-    /// Changes of all packets.
+    /// Anonymizes packets before all outputs.
     privacy: Option<PrivacyStage>,
-    /// Files that packets are read from, which are never written to, and their names.
+    /// Identities and names of the input files, which must not be written to.
     inputs: Vec<((u64, u64), String)>,
-    /// Receives what has to be said even if the observer is quiet.
+    /// Receives events that are reported even if the observer is quiet.
     say: fn(&Event),
 }
 
@@ -256,7 +254,7 @@ enum First {
 }
 
 impl Outputs {
-    /// Opens the outputs of a plan. Packets are shown as well if they have a form for that.
+    /// Opens the outputs of a plan. With `shown`, packets are also shown on standard output in that form.
     pub fn open(
         plan: &CapturePlan,
         shown: Option<Box<dyn Show + Send>>,
@@ -344,7 +342,7 @@ impl Outputs {
     }
 
     /// Refuses to write to files that packets are read from.
-    pub fn spare(&mut self, inputs: Vec<((u64, u64), String)>) -> Result<()> {
+    pub fn refuse_inputs(&mut self, inputs: Vec<((u64, u64), String)>) -> Result<()> {
         self.inputs = inputs;
         self.opened().try_for_each(|(_, output)| check_input(&self.inputs, &output.file, &output.name))
     }
@@ -375,11 +373,11 @@ impl Outputs {
     /// its directory is tried.
     fn check_io(&self, observer: &mut dyn Observer) -> Result<()> {
         if let First::Series(plan, _) = &self.first {
-            let example = || match &self.user {
-                Some(user) => user.act_as(|| Ok(example(plan))).ok().flatten(),
-                None => example(plan),
+            let temporary_file = || match &self.user {
+                Some(user) => user.act_as(|| Ok(temporary_file(plan))).ok().flatten(),
+                None => temporary_file(plan),
             };
-            check_io(plan, self.files.io, || example().map(|file| open_directly(file.as_fd())), observer)?;
+            check_io(plan, self.files.io, || temporary_file().map(|file| open_directly(file.as_fd())), observer)?;
         }
         for (plan, output) in self.opened().filter(|(_, output)| output.regular) {
             let direct = || Some(open_directly(output.file.as_fd()));
@@ -398,7 +396,7 @@ impl Outputs {
         let accounts = attached.accounts();
         let prepared = self.prepare(attached.files_warden(), accounts, true)?;
         let confined = attached.confine(user, Capabilities::empty())?;
-        // Compression starts threads, which have the rights of the thread that starts them.
+        // Compression starts threads, which inherit the rights of this thread: it gives up its own before.
         let capture = confined.attached();
         let interface = capture.interfaces().first().cloned().unwrap_or_default();
         let packets = match privacy {
@@ -452,7 +450,7 @@ impl Outputs {
         drop(feed);
         let outputs = writers.end();
         if report.is_refused && !is_live {
-            // Half a file would look whole. If its directory does not allow that, the file is at least empty.
+            // Half a file would look complete. Where its directory forbids the removal, the file is at least empty.
             for (path, file) in files {
                 let _ = file.set_len(0);
                 let _ = std::fs::remove_file(path);
@@ -478,7 +476,7 @@ impl Outputs {
     fn prepare(self, warden: &mut Warden, accounts: Accounts, gives_up: bool) -> Result<Prepared> {
         let Self { first, mut others, mut shown, files, user, for_readers, origin, inputs, say, .. } = self;
         let budget = Budget::new(for_readers);
-        let way = Way { io: files.io, origin };
+        let access = Access { io: files.io, origin };
         let mut snaplen = None;
         let nothing: Opener = Box::new(|_| Ok(Box::new(Counts::default()) as Box<dyn Writer>));
         let (name, open) = match first {
@@ -492,21 +490,21 @@ impl Outputs {
             }
             First::One(plan, Opened::File(output)) => {
                 snaplen = plan.snaplen;
-                (output.name.clone(), of_file(plan, way, output, warden)?)
+                (output.name.clone(), file_opener(plan, access, output, warden)?)
             }
             First::One(plan, Opened::Readers(listener, name)) => {
                 snaplen = plan.snaplen;
                 let budget = budget.clone();
                 let open: Opener = Box::new(move |stream| {
-                    let form = How::of(&plan, way, stream).form;
-                    Ok(Box::new(listener.serve(form, budget, way.is_patient())?) as Box<dyn Writer>)
+                    let form = FileOptions::of(&plan, access, stream).form;
+                    Ok(Box::new(listener.serve(form, budget, access.is_patient())?) as Box<dyn Writer>)
                 });
                 (name, open)
             }
             First::Series(plan, series) => {
                 snaplen = plan.snaplen;
                 let opening = Opening { mode: files.mode, user, inputs, gives_up };
-                (series.path.clone(), of_series(plan, way, series, opening, accounts, say)?)
+                (series.path.clone(), series_opener(plan, access, series, opening, accounts, say)?)
             }
             First::None => match shown.take() {
                 Some(form) => {
@@ -519,7 +517,7 @@ impl Outputs {
                 None => (String::new(), nothing),
             },
         };
-        Ok(Prepared { name, open, snaplen, others, shown, way, budget })
+        Ok(Prepared { name, open, snaplen, others, shown, access, budget })
     }
 }
 
@@ -531,7 +529,7 @@ struct Prepared {
     snaplen: Option<u32>,
     others: Vec<(OutputPlan, Opened)>,
     shown: Option<Box<dyn Show + Send>>,
-    way: Way,
+    access: Access,
     budget: Budget,
 }
 
@@ -546,12 +544,11 @@ impl Prepared {
     /// Starts the writers, and the threads of those that have one.
     fn start(self, mut stream: Stream) -> Result<Writers> {
         let first = (self.open)(&mut stream)?;
-        let beside = beside(self.others, self.way, stream, self.shown, &self.budget)?;
-        Ok(match beside.is_empty() && self.snaplen.is_none() {
-            true => Writers::One(first),
-            false => {
-                Writers::Several(Box::new(Several::new(self.name, first, self.snaplen, beside, self.way.is_patient())))
-            }
+        let others = start_others(self.others, self.access, stream, self.shown, &self.budget)?;
+        Ok(if others.is_empty() && self.snaplen.is_none() {
+            Writers::One(first)
+        } else {
+            Writers::Several(Box::new(Several::new(self.name, first, self.snaplen, others, self.access.is_patient())))
         })
     }
 }
@@ -590,23 +587,25 @@ pub fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>>
     let output = Output::open(path, None, None)?;
     output.check_compression(plan.compression)?;
     let interface = attached.interfaces().first().cloned().unwrap_or_default();
-    let way = Way { io: Io::Auto, origin: Origin::Live };
-    let open = of_file(plan, way, output, attached.files_warden())?;
+    let access = Access { io: Io::Auto, origin: Origin::Live };
+    let open = file_opener(plan, access, output, attached.files_warden())?;
     open(&mut Stream { interface, packets: RingPackets::default() })
 }
 
-/// Opens a writer once the process has given up its rights.
+/// A function that opens a writer once the process has given up its rights.
 type Opener = Box<dyn FnOnce(&mut Stream) -> Result<Box<dyn Writer>>>;
 
-fn of_file(plan: OutputPlan, way: Way, mut output: Output, warden: &mut Warden) -> Result<Opener> {
+fn file_opener(plan: OutputPlan, access: Access, mut output: Output, warden: &mut Warden) -> Result<Opener> {
     let whole = output.empty()?;
     output.keep();
     let Output { file, name, .. } = output;
-    if let Some(whole) = whole.as_ref().filter(|_| way.origin.is_live()) {
+    if let Some(whole) = whole.as_ref().filter(|_| access.origin.is_live()) {
         let cut: Box<dyn Undo> = Box::new(CutFile { file: warden::hold(file.as_fd())?, whole: whole.clone() });
         warden.watch([cut])?;
     }
-    Ok(Box::new(move |stream| Ok(How::of(&plan, way, stream).open_any(file, name, whole)? as Box<dyn Writer>)))
+    Ok(Box::new(move |stream| {
+        Ok(FileOptions::of(&plan, access, stream).open_any(file, name, whole)? as Box<dyn Writer>)
+    }))
 }
 
 /// Refuses to write to a file that packets are read from.
@@ -628,9 +627,9 @@ struct Opening {
     gives_up: bool,
 }
 
-fn of_series(
+fn series_opener(
     plan: OutputPlan,
-    way: Way,
+    access: Access,
     series: SeriesPlan,
     Opening { mode, user, inputs, gives_up }: Opening,
     accounts: Accounts,
@@ -657,10 +656,10 @@ fn of_series(
     let make = Box::new(make);
     let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
     Ok(Box::new(move |stream| {
-        let how = How { largest: series.largest(), ..How::of(&plan, way, stream) };
-        let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
-        let tell = Box::new(move |count| say(&Event::WaitsForCommands { count }));
-        let series = Series::new(series, files, Box::new(open), accounts, tell);
+        let options = FileOptions { largest: series.largest(), ..FileOptions::of(&plan, access, stream) };
+        let open = move |file: File, name: String| options.open(file, name, Some(whole.clone()));
+        let report = Box::new(move |count| say(&Event::WaitsForCommands { count }));
+        let series = Series::new(series, files, Box::new(open), accounts, report);
         Ok(Box::new(series) as Box<dyn Writer>)
     }))
 }
@@ -684,8 +683,8 @@ pub fn refuse_rotation(rotation: &Rotation) -> Result<()> {
     }
 }
 
-/// Returns the series of files that packets are written to, if one is planned. A file with the name as given is left
-/// alone.
+/// Returns the series of files that packets are written to, if one is planned. An existing file with the plain name is
+/// not changed.
 fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: bool) -> Result<Option<SeriesPlan>> {
     let is_file = |output: &&OutputPlan| {
         output.listen.is_none()
@@ -714,33 +713,33 @@ fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: boo
     Ok(Some(series).filter(SeriesPlan::is_asked_for))
 }
 
-/// Starts the writers of outputs after the first, and the display of packets in addition to them.
-fn beside(
+/// Starts the writers of the outputs after the first, and the one that shows packets.
+fn start_others(
     opened: Vec<(OutputPlan, Opened)>,
-    way: Way,
+    access: Access,
     stream: Stream,
     shown: Option<Box<dyn Show + Send>>,
     budget: &Budget,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
     for (plan, output) in opened {
-        let how = How::of(&plan, way, &stream);
+        let options = FileOptions::of(&plan, access, &stream);
         let (name, writer): (String, Box<dyn Writer + Send>) = match output {
             Opened::File(mut output) => {
                 let whole = output.empty()?;
                 output.keep();
                 let Output { file, name, .. } = output;
-                (name.clone(), how.open_any(file, name, whole)?)
+                (name.clone(), options.open_any(file, name, whole)?)
             }
             Opened::Readers(listener, name) => {
-                (name, Box::new(listener.serve(how.form, budget.clone(), way.is_patient())?))
+                (name, Box::new(listener.serve(options.form, budget.clone(), access.is_patient())?))
             }
         };
-        all.push(ThreadedOutput::start(name, writer, plan.snaplen, way.is_patient())?);
+        all.push(ThreadedOutput::start(name, writer, plan.snaplen, access.is_patient())?);
     }
     if let Some(form) = shown {
         let shown = Box::new(Shown::new(form, stream.packets)?);
-        all.push(ThreadedOutput::start("standard output".to_owned(), shown, None, way.is_patient())?);
+        all.push(ThreadedOutput::start("standard output".to_owned(), shown, None, access.is_patient())?);
     }
     Ok(all)
 }
@@ -757,44 +756,44 @@ fn summary_of(fate: OutputFate) -> OutputSummary {
     }
 }
 
-/// Way to the files, and origin of what is written.
+/// Mode of access to the files, and origin of the written blocks.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Access {
     io: Io,
     origin: Origin,
 }
 
-impl Way {
+impl Access {
     /// Returns true if a slow output holds the source back.
     fn is_patient(self) -> bool {
         !self.origin.is_live()
     }
 }
 
-/// Options for writing files.
+/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
-struct How {
+struct FileOptions {
     form: OutputForm,
-    way: Way,
+    access: Access,
     compression: Option<Compression>,
     /// Maximum size of a file, if known.
     largest: Option<u64>,
 }
 
-impl How {
-    fn of(output: &OutputPlan, way: Way, stream: &Stream) -> Self {
+impl FileOptions {
+    fn of(output: &OutputPlan, access: Access, stream: &Stream) -> Self {
         let first = &stream.interface;
         let form = match output.format {
-            _ if way.origin == Origin::FilesAsStored => OutputForm::Encoded,
+            _ if access.origin == Origin::FilesAsStored => OutputForm::Encoded,
             Format::Pcapng => OutputForm::Pcapng,
             Format::Pcap => {
                 OutputForm::Pcap { link_type: first.link_type, snaplen: output.snaplen.unwrap_or(first.snaplen) }
             }
         };
-        Self { form, way, compression: output.compression, largest: None }
+        Self { form, access, compression: output.compression, largest: None }
     }
 
-    /// Opens the writer of a file with committed lengths, or of a pipe or terminal without them.
+    /// Opens the writer of a file, whose committed length is in `whole`, or of a pipe or terminal, which has none.
     fn open_any(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn Writer + Send>> {
         Ok(match whole {
             Some(whole) => self.open(file, name, Some(whole))?,
@@ -804,17 +803,18 @@ impl How {
 
     /// Opens the writer of an empty file, directly if requested or if its file system supports it.
     fn open(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn FileWriter>> {
-        // A file that can be written again need not survive a stop of the machine, and is not cut after its last block.
-        let whole = whole.filter(|_| self.way.origin.is_live());
+        // Packets of files can be written again: their output need not survive a crash, and is not cut after its last
+        // block.
+        let whole = whole.filter(|_| self.access.origin.is_live());
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok(Box::new(packed.in_series(self.is_in_series())));
         }
-        if matches!(self.form, OutputForm::Pcapng) && self.way.io != Io::Buffered {
+        if matches!(self.form, OutputForm::Pcapng) && self.access.io != Io::Buffered {
             let again = file.try_clone().map_err(|e| cannot_write(&name, e))?;
             match DirectFile::new(again, name.clone(), whole.clone()) {
                 Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),
-                Err(error) if self.way.io == Io::Direct => return Err(refused(&name, error)),
+                Err(error) if self.access.io == Io::Direct => return Err(no_direct_writes(&name, error)),
                 // Reported before the capture began.
                 Err(_) => {}
             }
@@ -828,7 +828,7 @@ impl How {
     }
 }
 
-fn refused(name: &str, error: io::Error) -> Error {
+fn no_direct_writes(name: &str, error: io::Error) -> Error {
     let what = format!("cannot write directly to {name}");
     Error::os(what, error).fix("use --io auto or --io buffered")
 }
@@ -845,20 +845,21 @@ fn check_io<T>(
         return Ok(());
     }
     let name = output.path.display().to_string();
-    let why = match output.can_be_direct() {
-        false => "only uncompressed pcapng files are written directly".to_owned(),
-        true => match direct() {
+    let why = if output.can_be_direct() {
+        match direct() {
             None | Some(Ok(_)) => return Ok(()),
-            Some(Err(error)) if io == Io::Direct => return Err(refused(&name, error)),
+            Some(Err(error)) if io == Io::Direct => return Err(no_direct_writes(&name, error)),
             Some(Err(error)) => format!("its file system does not support direct writes ({error})"),
-        },
+        }
+    } else {
+        "only uncompressed pcapng files are written directly".to_owned()
     };
     observer.detail(&Event::NotDirect { output: name, why });
     Ok(())
 }
 
-/// Creates a temporary file in the directory of a series, if that is possible already.
-fn example(output: &OutputPlan) -> Option<File> {
+/// Creates a temporary file in the directory of a series; `None` if that is not possible yet.
+fn temporary_file(output: &OutputPlan) -> Option<File> {
     let directory = match output.path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

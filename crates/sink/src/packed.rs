@@ -1,5 +1,5 @@
-//! Compressed files: independent frames of about 1 MiB, compressed in threads of their own, with a table of their
-//! positions at the end, so that a part can be read without the rest.
+//! Compressed files: independent frames of about 1 MiB, which threads compress in parallel, with a table of their
+//! positions at the end, so that a part of the file can be read without the rest.
 
 mod frame;
 
@@ -47,7 +47,7 @@ pub struct Packed {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    less: Condvar,
+    progress: Condvar,
     compression: Compression,
     form: OutputForm,
 }
@@ -57,7 +57,7 @@ struct State {
     file: GrowingFile,
     /// Bytes not yet written.
     waiting: usize,
-    /// Frames compressed before an earlier one.
+    /// Frames that wait for one with a lower number: their blocks, the compressed bytes, and the encoded length.
     early: BTreeMap<u64, (Vec<u8>, Vec<u8>, usize)>,
     next: u64,
     /// Length of each frame, compressed and uncompressed.
@@ -92,7 +92,7 @@ impl Packed {
             unwritten: Counts::default(),
             left: None,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), less: Condvar::new(), compression, form });
+        let shared = Arc::new(Shared { state: Mutex::new(state), progress: Condvar::new(), compression, form });
         let (jobs, to_pack) = channel();
         let to_pack = Arc::new(Mutex::new(to_pack));
         let threads = (0..frame::compression_threads())
@@ -100,7 +100,7 @@ impl Packed {
                 let (to_pack, shared) = (Arc::clone(&to_pack), Arc::clone(&shared));
                 std::thread::Builder::new()
                     .name(format!("trawl-pack-{number}"))
-                    .spawn(move || work(&to_pack, &shared))
+                    .spawn(move || compress_frames(&to_pack, &shared))
                     .map_err(|e| Error::os("cannot start a thread that compresses", e))
             })
             .collect::<Result<_>>()?;
@@ -120,7 +120,7 @@ impl Packed {
         self
     }
 
-    /// Queues the current frame, or loses it.
+    /// Queues the current frame. If too much waits, the frame's packets are lost.
     fn push(&mut self) {
         if self.raw.is_empty() {
             return;
@@ -144,19 +144,19 @@ impl Packed {
         }
     }
 
-    /// Waits until all frames are compressed and written, or have failed. The current one is queued last, so that it
-    /// always has room.
-    fn packed(&mut self) -> MutexGuard<'_, State> {
-        drop(self.shared.packed());
+    /// Waits until all frames are compressed and written, or have failed. Earlier frames are waited for first, so that
+    /// the current one always has room.
+    fn wait_for_all(&mut self) -> MutexGuard<'_, State> {
+        drop(self.shared.wait_for_queued());
         self.push();
-        self.shared.packed()
+        self.shared.wait_for_queued()
     }
 
     fn check(&self) -> Result<Pressure> {
         let mut state = self.shared.lock();
         if !state.has_failed {
-            let looked = state.file.check_if_due();
-            state.check(looked);
+            let checked = state.file.check_if_due();
+            state.check(checked);
         }
         match state.failure.take() {
             Some(error) => Err(error),
@@ -188,7 +188,7 @@ impl Writer for Packed {
 
     fn finish(&mut self) -> WriteOutcome {
         let lost = self.lost.clone();
-        let mut state = self.packed();
+        let mut state = self.wait_for_all();
         if !state.has_failed {
             let settled = state.file.settle();
             state.check(settled);
@@ -213,7 +213,7 @@ impl FileWriter for Packed {
 
     fn compact(&mut self) -> Result<bool> {
         let before = self.length();
-        drop(self.packed());
+        drop(self.wait_for_all());
         self.check()?;
         Ok(self.length() < before)
     }
@@ -224,7 +224,7 @@ impl Drop for Packed {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A crashed thread has left its frames out.
+            // The frames of a crashed thread are missing from the file.
             let _ = thread.join();
         }
         let mut state = self.shared.lock();
@@ -275,16 +275,16 @@ impl Shared {
     }
 
     /// Waits until all queued frames are compressed and written, or have failed.
-    fn packed(&self) -> MutexGuard<'_, State> {
+    fn wait_for_queued(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while state.waiting > 0 {
-            self.less.wait(&mut state);
+            self.progress.wait(&mut state);
         }
         state
     }
 
     /// Stores a compressed frame, and writes all frames that are next.
-    fn take_in(&self, number: u64, raw: Vec<u8>, packed: Vec<u8>, length: usize) {
+    fn store_frame(&self, number: u64, raw: Vec<u8>, packed: Vec<u8>, length: usize) {
         let mut guard = self.lock();
         let state = &mut *guard;
         state.early.insert(number, (raw, packed, length));
@@ -301,11 +301,11 @@ impl Shared {
                 state.packets.push(Counts::of(&raw));
             }
         }
-        self.less.notify_all();
+        self.progress.notify_all();
     }
 }
 
-fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
+fn compress_frames(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
     loop {
         let job = {
             let receiver = to_pack.lock();
@@ -316,12 +316,12 @@ fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
         };
         let mut encoder = Encoder::new(shared.form);
         if number > 0 {
-            encoder.next();
+            encoder.clear();
         }
         encoder.encode(&raw);
         let encoded = encoder.encoded(&raw);
         let packed = frame::pack(shared.compression, encoded);
         let length = encoded.len();
-        shared.take_in(number, raw, packed, length);
+        shared.store_frame(number, raw, packed, length);
     }
 }

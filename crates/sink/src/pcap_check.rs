@@ -11,14 +11,14 @@ use trawl_sys::Error;
 pub(crate) struct PcapCheck {
     link_type: u16,
     /// Link types of the interface blocks.
-    all: Vec<u16>,
-    /// Packets of the blocks with a refused one.
+    link_types: Vec<u16>,
+    /// Packets of the batches that contain a refused one.
     refused: Counts,
 }
 
 impl PcapCheck {
     pub fn new(link_type: u16) -> Self {
-        Self { link_type, all: Vec::new(), refused: Counts::default() }
+        Self { link_type, link_types: Vec::new(), refused: Counts::default() }
     }
 }
 
@@ -46,9 +46,9 @@ impl PcapCheck {
     fn check(&mut self, bytes: &[u8]) -> Result<(), String> {
         for block in blocks(bytes) {
             if let Some(interface) = Interface::from_block(&block) {
-                self.all.push(interface.link_type);
+                self.link_types.push(interface.link_type);
             } else if let Some(packet) = block.enhanced_packet() {
-                let other = self.all.get(packet.interface_id as usize).copied().unwrap_or_default();
+                let other = self.link_types.get(packet.interface_id as usize).copied().unwrap_or_default();
                 if other != self.link_type {
                     let first = self.link_type;
                     return Err(format!(

@@ -9,11 +9,11 @@ use trawl_packet::pcapng::block::{self, Block};
 pub(crate) struct Preamble {
     /// The section, its interfaces, and the names of addresses.
     header: Vec<u8>,
-    /// The last descriptions of processes.
+    /// The latest descriptions of processes.
     processes: VecDeque<Vec<u8>>,
 }
 
-/// Number of processes that are described at the beginning.
+/// Maximum number of processes that are described at the beginning.
 const MOST_PROCESSES: usize = 4096;
 
 impl Preamble {
@@ -33,7 +33,7 @@ impl Preamble {
         }
     }
 
-    /// Begins with a header, of pcap too. Nothing before it is referred to any more.
+    /// Starts over with the header of a section or of a pcap file: later packets refer to no earlier block.
     pub(crate) fn begin(&mut self, header: &[u8]) {
         self.header = header.to_vec();
     }

@@ -48,7 +48,7 @@ const GATHER: usize = 256 << 10;
 const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a connection that could not be accepted, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// A socket on which readers can connect already, and are served later.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Listener {
         self.log.clone()
     }
 
-    /// Serves readers from the first blocks on, in threads with the rights of the one that writes.
+    /// Serves readers from the first blocks on, in threads with the rights of the writing thread.
     ///
     /// A `patient` writer waits for the first reader, and for readers that are slow.
     pub fn serve(self, form: OutputForm, budget: Budget, patient: bool) -> Result<Readers> {
@@ -138,7 +138,7 @@ struct State {
     readers: Vec<Arc<Reader>>,
     /// True once a reader has connected.
     had_reader: bool,
-    /// Packets that came while no reader was connected.
+    /// Packets that arrived while no reader was connected.
     not_kept: Counts,
 }
 
@@ -157,7 +157,7 @@ impl Hub {
             match socket.accept() {
                 Ok((stream, address)) => self.serve_connection(stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // A failed wait is only a short one.
+                    // If the wait fails, the next attempt only comes sooner.
                     let _ = events::wait(&[socket.as_fd(), self.closing.as_fd()], ACCEPT_EVERY);
                 }
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
@@ -167,7 +167,7 @@ impl Hub {
 
     /// Serves a connection in a thread of its own.
     fn serve_connection(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
-        // A connection without a certificate is no reader yet, and takes no reader's place.
+        // A connection without a certificate is no reader yet, and does not count against the limit of readers.
         let handshake = match &self.tls {
             Some(_) => match self.handshakes.begin(&stream, address.ip()) {
                 Ok(number) => Some(number),
@@ -195,7 +195,7 @@ impl Hub {
         }
     }
 
-    /// Takes a reader's place for a connection; refuses it and returns false if none is free.
+    /// Counts a connection as a reader; refuses it and returns false if too many are connected.
     fn reserve_place(&self, address: SocketAddr) -> bool {
         let is_free = self.connections.fetch_add(1, Ordering::AcqRel) < MOST_READERS;
         if !is_free {
@@ -270,12 +270,13 @@ impl Readers {
         self.patient && self.socket.is_none() && !self.hub.state.lock().had_reader
     }
 
-    /// Answers a patient writer's caller: it waits while a reader's queue has more than `most` bytes.
+    /// Returns the pressure: a patient writer is busy while a reader's queue has more than `most` bytes.
     fn pressure(&self, most: usize) -> Pressure {
         let is_behind = || self.hub.state.lock().readers.iter().any(|reader| reader.waiting() > most);
-        match self.patient && (self.waits_for_first() || is_behind()) {
-            true => Pressure::Busy { wants_segments: false },
-            false => Pressure::Idle,
+        if self.patient && (self.waits_for_first() || is_behind()) {
+            Pressure::Busy { wants_segments: false }
+        } else {
+            Pressure::Idle
         }
     }
 
@@ -303,11 +304,8 @@ impl Readers {
         }
         self.encoder.encode(&blocks_now);
         let units = self.encoder.units(&blocks_now);
-        let bytes = match is_pcap {
-            true => self.encoder.encoded(&blocks_now).to_vec(),
-            false => blocks_now,
-        };
-        self.encoder.next();
+        let bytes = if is_pcap { self.encoder.encoded(&blocks_now).to_vec() } else { blocks_now };
+        self.encoder.clear();
         if is_pcap {
             descriptions = Encoded::default();
         }
@@ -343,7 +341,7 @@ impl Writer for Readers {
         let readers = self.hub.state.lock().readers.clone();
         readers.iter().for_each(|reader| reader.wake.ring());
         while readers.iter().any(|reader| !reader.is_settled()) {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         }
         WriteOutcome {
             not_kept: self.hub.state.lock().not_kept.clone(),
@@ -362,7 +360,7 @@ impl Drop for Readers {
             let _ = acceptor.join();
         }
         while self.hub.threads.load(Ordering::Acquire) > 0 {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         }
     }
 }

@@ -21,20 +21,20 @@ pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn FileWriter>>>;
 /// Returns the counters so far, with the interface block of each.
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, PacketAccount)>>;
 
-/// Reports the number of commands of `-z` that are waited for.
-pub type Tell = Box<dyn Fn(usize)>;
+/// Reports the number of running commands of `-z`.
+pub type ReportCommands = Box<dyn Fn(usize)>;
 
 pub struct Series {
     plan: SeriesPlan,
     files: NextFiles,
     open: Open,
     accounts: Accounts,
-    tell: Tell,
+    report: ReportCommands,
     preamble: Preamble,
     /// Blocks before the first file, whose name depends on its first packet.
     early: Vec<u8>,
     current: Option<Current>,
-    /// Last answer of its file.
+    /// Pressure that the current file returned last.
     pressure: Pressure,
     written: Vec<(u32, PacketAccount)>,
     unwritten: Counts,
@@ -59,7 +59,7 @@ struct Current {
     packets: Counts,
     /// Time of the earliest packet: some arrived while the previous file was written.
     earliest: u64,
-    /// Time of the first packet, if files go by the packets' time.
+    /// Time of the first packet, if files end by the packets' time.
     first: Option<u64>,
 }
 
@@ -69,13 +69,13 @@ const FILLING: u64 = 2 * (4096 + 32);
 const TRAILER: u64 = 160;
 
 impl Series {
-    pub fn new(plan: SeriesPlan, files: NextFiles, open: Open, accounts: Accounts, tell: Tell) -> Self {
+    pub fn new(plan: SeriesPlan, files: NextFiles, open: Open, accounts: Accounts, report: ReportCommands) -> Self {
         Self {
             plan,
             files,
             open,
             accounts,
-            tell,
+            report,
             preamble: Preamble::default(),
             early: Vec::new(),
             current: None,
@@ -97,13 +97,12 @@ impl Series {
         let (file, name) = self.files.begin(time_ns)?;
         let mut file = (self.open)(file, name)?;
         let early = std::mem::take(&mut self.early);
-        match early.is_empty() {
-            false => self.pressure = file.write(Blocks::Bytes(&early))?,
-            true => {
-                for part in self.preamble.parts() {
-                    self.pressure = file.write(Blocks::Bytes(part))?;
-                }
+        if early.is_empty() {
+            for part in self.preamble.parts() {
+                self.pressure = file.write(Blocks::Bytes(part))?;
             }
+        } else {
+            self.pressure = file.write(Blocks::Bytes(&early))?
         }
         self.pressure = file.flush()?;
         self.current = Some(Current {
@@ -123,12 +122,13 @@ impl Series {
             return Ok(());
         };
         self.pressure = Pressure::Idle;
-        let written = match self.plan.by_packets {
-            true => Ok(Pressure::Idle),
-            false => current.file.write(Blocks::Bytes(&self.trailer(&current))),
+        let written = if self.plan.by_packets {
+            Ok(Pressure::Idle)
+        } else {
+            current.file.write(Blocks::Bytes(&self.trailer(&current)))
         };
         let outcome = current.file.finish();
-        let error = self.take_in(outcome);
+        let error = self.add_outcome(outcome);
         if let Some(error) = written.err().or(error) {
             return Err(error);
         }
@@ -138,7 +138,7 @@ impl Series {
     }
 
     /// Adds the outcome of an ended file, and returns its error.
-    fn take_in(&mut self, outcome: WriteOutcome) -> Option<Error> {
+    fn add_outcome(&mut self, outcome: WriteOutcome) -> Option<Error> {
         self.lost.extend(outcome.lost);
         self.unwritten.add_all(&outcome.unwritten);
         if let Some(left) = outcome.left {
@@ -154,7 +154,7 @@ impl Series {
         self.pressure = Pressure::Idle;
         if let Some(mut current) = self.current.take() {
             let outcome = current.file.finish();
-            self.take_in(outcome);
+            self.add_outcome(outcome);
         }
     }
 
@@ -219,8 +219,8 @@ impl Series {
         limit.saturating_sub(current.file.length() + trailer)
     }
 
-    /// Returns true if compressing the whole current file makes space for more.
-    fn makes_room(&mut self) -> Result<bool> {
+    /// Compresses all of the current file, and returns true if that makes space for more.
+    fn try_compact(&mut self) -> Result<bool> {
         let Some(largest) = self.plan.largest().filter(|_| !self.is_due()) else {
             return Ok(false);
         };
@@ -281,10 +281,7 @@ impl Series {
             // Compression may have shortened the counted packets in the file: more may fit.
             let done = if self.is_due() { 0 } else { self.count(rest) };
             let passed = match done {
-                0 => self.makes_room().and_then(|made| match made {
-                    true => Ok(()),
-                    false => self.begin_next(),
-                }),
+                0 => self.try_compact().and_then(|made| if made { Ok(()) } else { self.begin_next() }),
                 _ => self.pass(|file| file.write(Blocks::Bytes(&rest[..done]))),
             };
             rest = &rest[done..];
@@ -304,14 +301,11 @@ impl Series {
             Some(block::SECTION_HEADER) => {
                 blocks(bytes).for_each(|block| self.preamble.add(&block));
                 self.written = (self.accounts)();
-                match self.plan.by_event {
-                    true => Ok(()),
-                    false => self.begin(),
-                }
+                if self.plan.by_event { Ok(()) } else { self.begin() }
             }
             // Each file has statistics of its own.
             Some(block::INTERFACE_STATISTICS) => self.end(),
-            // Between events, when no packets come.
+            // No file is open between events, and no packets arrive.
             Some(_) if self.current.is_none() => {
                 blocks(bytes).for_each(|block| self.preamble.add(&block));
                 Ok(())
@@ -321,13 +315,13 @@ impl Series {
     }
 }
 
-/// Files that go by the packets' time.
+/// Files that end by the packets' time.
 impl Series {
     fn write_stored(&mut self, stored: Stored<'_>) -> Result<()> {
         if self.current.is_none() && self.early.is_empty() && !self.plan.path.contains('%') {
             self.begin()?;
         }
-        // Bytes before this offset are written, and the next part begins at the other.
+        // Bytes before `done` are written, and the next part begins at `from`.
         let (mut done, mut from) = (0, 0);
         for part in stored.parts {
             let bytes = &stored.bytes[from..part.end];
@@ -373,7 +367,7 @@ impl Series {
             return Ok(true);
         }
         let fits = |series: &Self| bytes as u64 <= series.room();
-        let has_room = fits(self) || (self.makes_room()? && fits(self));
+        let has_room = fits(self) || (self.try_compact()? && fits(self));
         Ok(!has_room)
     }
 }
@@ -429,24 +423,22 @@ impl Writer for Series {
             return self.outcome(Vec::new(), Some(error));
         }
         let Some(current) = &mut self.current else {
-            let error = self.files.wait(&self.tell).err();
+            let error = self.files.wait(&self.report).err();
             return self.outcome(Vec::new(), error);
         };
         let outcome = current.file.finish();
-        match outcome.error.is_some() {
-            true => {
-                self.current = None;
-                let error = self.take_in(outcome);
-                self.outcome(Vec::new(), error)
-            }
+        if outcome.error.is_none() {
             // The file is finished again after its trailer.
-            false => self.outcome(outcome.lost, None),
+            return self.outcome(outcome.lost, None);
         }
+        self.current = None;
+        let error = self.add_outcome(outcome);
+        self.outcome(Vec::new(), error)
     }
 }
 
 impl Series {
-    /// Returns the outcome so far, with losses of the file at hand.
+    /// Returns the outcome so far, with losses of the current file.
     fn outcome(&self, lost: Vec<Loss>, error: Option<Error>) -> WriteOutcome {
         WriteOutcome {
             lost: self.lost.iter().copied().chain(lost).collect(),

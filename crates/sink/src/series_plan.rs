@@ -13,7 +13,7 @@ pub struct SeriesPlan {
     pub rotation: Rotation,
     /// True if each file holds one event.
     pub by_event: bool,
-    /// True if files end and are named by the packets' time: they were captured before.
+    /// True if the packets come from files: the new files end and are named by the packets' time.
     pub by_packets: bool,
 }
 
@@ -52,17 +52,11 @@ impl SeriesPlan {
     }
 
     fn name_at(&self, number: u64, time_ns: u64) -> PathBuf {
-        match self.is_numbered() {
-            true => self.numbered(number, time_ns),
-            false => PathBuf::from(self.text_at(time_ns)),
-        }
+        if self.is_numbered() { self.numbered(number, time_ns) } else { PathBuf::from(self.text_at(time_ns)) }
     }
 
     fn text_at(&self, time_ns: u64) -> String {
-        match self.path.contains('%') {
-            true => clock::strftime_at(&self.path, time_ns),
-            false => self.path.clone(),
-        }
+        if self.path.contains('%') { clock::strftime_at(&self.path, time_ns) } else { self.path.clone() }
     }
 
     fn numbered(&self, number: u64, time_ns: u64) -> PathBuf {

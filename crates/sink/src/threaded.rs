@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
 const WAITING_MAX: usize = 32 << 20;
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 /// Interval at which an output writes slowly arriving blocks.
 const FLUSH_EVERY: Duration = Duration::from_millis(20);
 
@@ -38,7 +38,7 @@ struct Queue {
     waiting: AtomicUsize,
     /// True once the capture is over: readers that do not read are no longer waited for.
     is_ending: AtomicBool,
-    /// Packets that the output does not have, once the capture is over and all others are written.
+    /// Packets that the output lacks: set once the capture is over and all other packets are written.
     missing: Mutex<Option<Counts>>,
 }
 
@@ -47,7 +47,7 @@ struct Queue {
 pub struct OutputFate {
     pub name: String,
     pub recorded: u64,
-    /// Packets that came while no reader was connected.
+    /// Packets that arrived while no reader was connected.
     pub not_kept: u64,
     pub lost: u64,
     pub error: Option<Error>,
@@ -129,7 +129,7 @@ impl ThreadedOutput {
         }
     }
 
-    /// Waits until all is written after the capture's end, and returns the packets that the output does not have.
+    /// Waits until all is written after the capture's end, and returns the packets that the output lacks.
     fn missing(&self, handed: &Counts) -> Counts {
         loop {
             if let Some(missing) = &*self.queue.missing.lock() {
@@ -141,7 +141,7 @@ impl ThreadedOutput {
             if thread.is_none_or(JoinHandle::is_finished) {
                 return handed.clone();
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         }
     }
 
@@ -171,7 +171,7 @@ impl ThreadedOutput {
 }
 
 impl Queue {
-    /// Makes the packets known that the output does not have, at the end of the capture.
+    /// Publishes the packets that the output lacks, once the capture is over and the queue is empty.
     fn publish(&self, outcome: impl FnOnce() -> WriteOutcome) {
         if self.is_ending.load(Ordering::Acquire) && self.waiting.load(Ordering::Acquire) == 0 {
             let mut missing = self.missing.lock();
@@ -192,7 +192,7 @@ fn missing_of(outcome: &WriteOutcome) -> Counts {
     missing
 }
 
-/// Writes blocks until the capture is over, and its reader does not read any more.
+/// Writes blocks until the queue is closed, or until the capture is over and the reader has stopped reading.
 fn write_all(
     writer: &mut dyn Writer,
     snaplen: Option<u32>,
@@ -220,14 +220,14 @@ fn write_all(
     }
 }
 
-/// Waits for a reader, without a limit until the capture is over. Returns whether it continues.
+/// Waits for a reader, without a limit until the capture is over. Returns false if the reader has stopped reading.
 fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queue) -> Result<bool> {
     let mut patience = None;
     loop {
         let reader = match &pressure {
             Pressure::Blocked(reader) => reader,
             Pressure::Busy { .. } if queue.patient => {
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(CHECK_EVERY);
                 pressure = writer.flush()?;
                 continue;
             }
@@ -267,7 +267,7 @@ pub struct Several {
     first: Box<dyn Writer>,
     /// Snap length of the first output.
     snaplen: Option<u32>,
-    beside: Vec<ThreadedOutput>,
+    others: Vec<ThreadedOutput>,
     /// True if packets wait for the outputs instead of being lost.
     patient: bool,
     /// Packets handed to the first output.
@@ -278,7 +278,7 @@ pub struct Several {
 
 impl std::fmt::Debug for Several {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Several").field("beside", &self.beside).finish_non_exhaustive()
+        f.debug_struct("Several").field("others", &self.others).finish_non_exhaustive()
     }
 }
 
@@ -287,22 +287,22 @@ impl Several {
         name: String,
         first: Box<dyn Writer>,
         snaplen: Option<u32>,
-        beside: Vec<ThreadedOutput>,
+        others: Vec<ThreadedOutput>,
         patient: bool,
     ) -> Self {
-        Self { name, first, snaplen, beside, patient, handed: Counts::default(), failure: None }
+        Self { name, first, snaplen, others, patient, handed: Counts::default(), failure: None }
     }
 
     /// Ends the others, and returns their outcomes, and the first one's if it failed.
     pub fn end(self) -> Vec<OutputFate> {
         let handed = self.handed.total();
-        let others = self.beside.into_iter().map(|one| one.end(handed));
+        let others = self.others.into_iter().map(|one| one.end(handed));
         let failure = self.failure.map(|(fate, _)| fate);
         failure.into_iter().chain(others).collect()
     }
 
     fn enqueue(&mut self, bytes: &[u8]) {
-        if self.beside.is_empty() || bytes.is_empty() {
+        if self.others.is_empty() || bytes.is_empty() {
             return;
         }
         let packets = Counts::of(bytes);
@@ -312,13 +312,13 @@ impl Several {
             missing.add_all(&packets);
         }
         let shared: Arc<[u8]> = Arc::from(bytes);
-        self.beside.iter_mut().for_each(|one| one.enqueue(&shared, &packets));
+        self.others.iter_mut().for_each(|one| one.enqueue(&shared, &packets));
     }
 
-    /// Answers for all outputs. They are busy with more than `most` waiting bytes.
+    /// Returns the pressure of all outputs, which are busy with more than `most` waiting bytes.
     fn answer(&mut self, answered: Result<Pressure>, most: usize) -> Result<Pressure> {
         let pressure = match answered {
-            Err(error) if !self.beside.is_empty() => {
+            Err(error) if !self.others.is_empty() => {
                 let mut outcome = self.first.finish();
                 outcome.error = Some(error);
                 self.fail(outcome);
@@ -331,7 +331,7 @@ impl Several {
         let is_full = |one: &ThreadedOutput| one.waiting() > most;
         let wants_segments = matches!(pressure, Pressure::WantsSegments);
         Ok(match pressure {
-            Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
+            Pressure::Idle | Pressure::WantsSegments if self.others.iter().any(is_full) => {
                 Pressure::Busy { wants_segments }
             }
             pressure => pressure,
@@ -351,12 +351,12 @@ impl Several {
         self.failure = Some((fate, missing));
     }
 
-    /// Returns the outcome after the failure of the first output: packets that the best of the others does not have,
-    /// either, are lost. `None` if the first output did not fail.
+    /// Returns the outcome after the failure of the first output: only packets that no other output has either are
+    /// lost. `None` if the first output did not fail.
     fn after_failure(&self) -> Option<WriteOutcome> {
         let (fate, missing) = self.failure.as_ref()?;
-        let others = self.beside.iter().map(|one| one.missing(&self.handed));
-        let missing = others.fold(missing.clone(), |least, one| least.least(&one));
+        let others = self.others.iter().map(|one| one.missing(&self.handed));
+        let missing = others.fold(missing.clone(), |min, one| min.min(&one));
         let reason = fate.error.as_ref().map_or("not_read", reason_of_failure);
         let lost = missing.iter().map(|(interface, packets)| Loss { interface, reason, packets });
         Some(WriteOutcome { lost: lost.collect(), ..WriteOutcome::default() })
@@ -383,15 +383,15 @@ impl Writer for Several {
     }
 
     fn finish(&mut self) -> WriteOutcome {
-        for one in &self.beside {
+        for one in &self.others {
             one.queue.is_ending.store(true, Ordering::Release);
         }
-        while self.beside.iter().any(ThreadedOutput::is_busy) {
-            std::thread::sleep(LOOK_EVERY);
+        while self.others.iter().any(ThreadedOutput::is_busy) {
+            std::thread::sleep(CHECK_EVERY);
         }
         if self.failure.is_none() {
             let outcome = self.first.finish();
-            if outcome.error.is_none() || self.beside.is_empty() {
+            if outcome.error.is_none() || self.others.is_empty() {
                 return outcome;
             }
             self.fail(outcome);

@@ -1,4 +1,4 @@
-//! Capture files as a source of blocks: merged by time, chosen packet by packet, and changed on the way.
+//! Capture files as a source of blocks: packets are merged by time, chosen one by one, and anonymized if requested.
 
 use std::fmt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::{Input, Notice};
 /// Records are gathered up to this size.
 const GATHER: usize = 256 << 10;
 
-/// Answer to a packet.
+/// A [`Choice`]'s answer about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     No,
@@ -27,7 +27,7 @@ pub enum Wanted {
     AsLast,
 }
 
-/// The choice of packets, which may also show them.
+/// A choice of packets, which may also show them.
 pub trait Choice {
     /// Chooses the current packet of a file, which has this number.
     fn choose(&mut self, file: usize, input: &Input) -> Result<Wanted>;
@@ -53,7 +53,7 @@ fn has_one_header(inputs: &[Input]) -> bool {
 
 /// Returns true if the blocks or records of files can be copied into a file of this format.
 fn can_be_copied(format: Format, inputs: &[Input], follows: bool) -> bool {
-    // The file's variant becomes known later.
+    // The record layout of modified pcap files becomes known only from their packets.
     let is_modified = |input: &Input| matches!(input.reader.format(), FileFormat::Pcap { modified: true, .. });
     match inputs {
         [only] => only.reader.pcap_header().is_some() == (format == Format::Pcap),
@@ -73,7 +73,7 @@ pub struct FilesPlan<'a> {
     pub follows: bool,
     /// True if each packet is written as soon as it is read.
     pub flush_each: bool,
-    /// Named in the files.
+    /// Name of the application in the section headers.
     pub application: String,
 }
 
@@ -110,9 +110,9 @@ enum End {
     NotYet,
     /// All packets that are wanted were read.
     Read,
-    /// The outputs get what they have not yet.
+    /// The outputs receive the remaining blocks.
     Written,
-    /// The outputs want no more.
+    /// The outputs want no more packets.
     Stopped,
 }
 
@@ -149,14 +149,14 @@ impl<'a, C: Choice> Files<'a, C> {
         }
     }
 
-    /// Returns what the outputs lack, and what is wrong with the times of packets.
+    /// Reports flawed times of packets, and returns the notices about parts that the outputs lack.
     pub fn notices(&self) -> Vec<Notice> {
         self.inputs.sources().for_each(Input::report_flawed_times);
         let Some(Gathered { rewriter, .. }) = &self.gathered else {
             return Vec::new();
         };
-        let private = rewriter.private().and_then(Notice::of_privacy);
-        let blocks = rewriter.left_out();
+        let private = rewriter.left_out_for_privacy().and_then(Notice::of_privacy);
+        let blocks = rewriter.blocks_left_out();
         let big_endian = (blocks > 0).then_some(Notice::BlocksLeftOut { blocks });
         private.into_iter().chain(big_endian).collect()
     }
@@ -214,7 +214,7 @@ impl<'a, C: Choice> Files<'a, C> {
         }
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered blocks.
     fn write(&mut self, feed: &mut Feed<'_>) -> Result<()> {
         self.gathered.as_mut().map_or(Ok(()), |gathered| gathered.write(feed))
     }
@@ -303,9 +303,10 @@ impl Gathered {
             can_be_copied(format, inputs, plan.follows) && (plan.privacy.is_none() || format == Format::Pcapng);
         let is_stored = is_alone && (copies || format == Format::Pcapng);
         let application = plan.application.clone();
-        let rewriter = match is_stored {
-            true => Rewriter::new(copies, application),
-            false => Rewriter::new(false, application).in_nanoseconds(),
+        let rewriter = if is_stored {
+            Rewriter::new(copies, application)
+        } else {
+            Rewriter::new(false, application).in_nanoseconds()
         };
         Self {
             rewriter,
@@ -332,35 +333,32 @@ impl Gathered {
         self.start(input);
         let from = self.bytes.len();
         self.rewriter.packet(&mut self.bytes, index, &input.reader);
-        self.note(from, block::ENHANCED_PACKET, PartKind::Packet(PacketSource::time_ns(&input.reader)));
+        self.record_parts(from, block::ENHANCED_PACKET, PartKind::Packet(PacketSource::time_ns(&input.reader)));
     }
 
     fn block(&mut self, index: usize, input: &Input, kind: u32) {
         let from = self.bytes.len();
         self.rewriter.block(&mut self.bytes, index, &input.reader, kind);
-        self.note(from, kind, PartKind::Other);
+        self.record_parts(from, kind, PartKind::Other);
     }
 
-    /// Notes the parts that were appended; `kind` is the type of the block that was read, and `part` what it is.
-    fn note(&mut self, from: usize, kind: u32, part: PartKind) {
+    /// Records the appended parts; `kind` is the type of the block that was read, and `part` its kind if it is a
+    /// packet.
+    fn record_parts(&mut self, from: usize, kind: u32, part: PartKind) {
         let of = |kind| match kind {
             block::SECTION_HEADER => PartKind::Header,
             block::INTERFACE_DESCRIPTION => PartKind::Description,
             block::ENHANCED_PACKET => part,
             _ => PartKind::Other,
         };
-        match self.rewriter.is_verbatim() {
-            true if self.bytes.len() > from => {
-                self.parts.push(StoredPart { end: self.bytes.len(), kind: of(kind) });
-            }
-            true => {}
-            false => {
-                let mut end = from;
-                self.parts.extend(blocks(&self.bytes[from..]).map(|block| {
-                    end += block.bytes.len();
-                    StoredPart { end, kind: of(block.kind) }
-                }));
-            }
+        if !self.rewriter.is_verbatim() {
+            let mut end = from;
+            self.parts.extend(blocks(&self.bytes[from..]).map(|block| {
+                end += block.bytes.len();
+                StoredPart { end, kind: of(block.kind) }
+            }));
+        } else if self.bytes.len() > from {
+            self.parts.push(StoredPart { end: self.bytes.len(), kind: of(kind) });
         }
     }
 

@@ -39,7 +39,7 @@ impl<'a> FileFilter<'a> {
     fn explain(&self, error: SelectError) -> Error {
         match error {
             SelectError::Filter(error) => self.filter.explain(&error),
-            SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
+            SelectError::NotInFiles => Error::usage("cannot filter a file by this", error),
             SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
         }
     }

@@ -25,7 +25,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 type Reader = CaptureReader<'static>;
 
-/// Earliest time and end in nanoseconds since 1970, by the time of a first packet.
+/// A function that returns the wanted span, its begin and end in nanoseconds since 1970, from the time of a file's
+/// first packet.
 pub type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
 
 #[derive(Debug)]
@@ -46,7 +47,7 @@ struct Following {
     /// The current file, at its read offset: it may have lost its name.
     file: Option<File>,
     ring: Option<Ring>,
-    /// Set when the next file was seen. The current file is then read to its end once more: its writer may have written
+    /// Set once the next file exists. The current file is then read to its end once more: its writer may have written
     /// between the last read and the beginning of the next file.
     ends: bool,
     /// Set once its removal or truncation was reported.
@@ -61,8 +62,7 @@ struct Ring {
 }
 
 impl Input {
-    /// Opens a file. `span` returns the wanted times by the time of the file's first packet: of a file with a table of
-    /// its frames only the needed ones are read.
+    /// Opens a file. If the file has a table of its frames, only the frames in the span are read.
     pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>, tell: Tell) -> Result<Self> {
         let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let os = |e| Error::os(format!("cannot read {name}"), e);
@@ -72,7 +72,7 @@ impl Input {
             let file = open(path).map_err(os)?;
             let metadata = file.metadata().map_err(os)?;
             if metadata.is_dir() {
-                return Err(unreadable(&name, "it is a directory").fix("-f reads a ring of files in one"));
+                return Err(unreadable(&name, "it is a directory").fix("to read a ring of files in it, use -f"));
             }
             let opened = Arc::new(AtomicBool::new(false));
             let parts = match span.filter(|_| metadata.is_file()) {
@@ -127,7 +127,7 @@ impl Input {
                     });
                 }
                 // The writer has not completed the header.
-                Err(error) if is_begun_only(&error) && pause(signals) => {}
+                Err(error) if has_partial_header(&error) && pause(signals) => {}
                 Err(error) => return Err(unreadable(&name, error)),
             }
         }
@@ -169,18 +169,17 @@ impl Input {
         let (Some(following), Some(signals)) = (&mut self.following, signals) else {
             return true;
         };
-        let next = match following.is_cut() {
-            true => {
-                following.report(self.tell, |file| Notice::Truncated { file });
-                Some(following.path.clone())
-            }
-            false => match following.successor() {
+        let next = if following.is_cut() {
+            following.report(self.tell, |file| Notice::Truncated { file });
+            Some(following.path.clone())
+        } else {
+            match following.successor() {
                 Some(_) if !following.ends => {
                     following.ends = true;
                     return true;
                 }
                 next => next,
-            },
+            }
         };
         if let Some(next) = next {
             let before = std::mem::replace(&mut following.path, next);
@@ -323,7 +322,7 @@ fn stdin_is_file() -> bool {
 }
 
 /// Returns true if a file ends before its header does.
-fn is_begun_only(error: &ReadError) -> bool {
+fn has_partial_header(error: &ReadError) -> bool {
     matches!(error, ReadError::Empty | ReadError::Truncated { .. }) || error.would_block()
 }
 
@@ -370,7 +369,8 @@ fn pause(signals: &Signals) -> bool {
     waited.is_ok() && !signals.next().is_some_and(ends)
 }
 
-/// A pipe, on which each read may wait: packets read so far are to be shown first.
+/// A pipe, on which each read may block. It returns `WouldBlock` once before each read, so that the packets so far are
+/// shown first.
 struct Pipe {
     file: File,
     /// False while the file's header is read.

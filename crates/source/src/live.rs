@@ -29,7 +29,7 @@ fn memory() -> u64 {
     MEMORY.max(SHARE_MIN * events::cpu_count() as u64)
 }
 
-/// Interfaces to capture on, and options of the capture.
+/// Interfaces to capture on, and options for the capture.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub interfaces: Vec<String>,
@@ -156,10 +156,7 @@ impl Writer for Viewed<'_, '_, '_> {
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        Ok(match self.viewer.borrow_mut().idle() {
-            true => Pressure::Idle,
-            false => Pressure::Full,
-        })
+        Ok(if self.viewer.borrow_mut().idle() { Pressure::Idle } else { Pressure::Full })
     }
 
     fn finish(&mut self) -> WriteOutcome {

@@ -14,7 +14,7 @@ pub type Tell = fn(&Notice);
 pub enum Notice {
     /// The rest of the file cannot be read.
     CannotRead { file: String, error: String },
-    /// Times that cannot be shown, of this number of packets.
+    /// Packets whose times trawl cannot show.
     TimesBeyond { file: String, packets: u64 },
     /// Fractions of a second that are a second or more.
     LargeFractions { file: String, packets: u64 },
@@ -26,7 +26,7 @@ pub enum Notice {
     Removed { file: String },
     /// A file of pcap, which does not store the property that an option asks for.
     OnlyInPcapng { file: String, option: &'static str },
-    /// Packets that another interface or direction saw before.
+    /// Packets left out because another interface or direction saw them before.
     DuplicatesLeftOut { packets: u64 },
     /// Parts left out for privacy, besides payload.
     LeftOutForPrivacy { packets: u64, comments: u64, blocks: u64 },
@@ -49,7 +49,7 @@ impl fmt::Display for Notice {
             Self::CannotRead { file, error } => write!(f, "cannot read {file}: {error}"),
             Self::TimesBeyond { file, packets } => write!(
                 f,
-                "{file}: {packets} {} outside 1970-01-01 to 2554-07-21, and is shown with the nearest supported one",
+                "{file}: {packets} {} outside 1970-01-01 to 2554-07-21: shown with the nearest supported time",
                 have(*packets)
             ),
             Self::LargeFractions { file, packets } => write!(

@@ -1,4 +1,4 @@
-//! A chunk being made: a pcapng file in the spool, compressed as it grows.
+//! A chunk that is being written: a pcapng file in the spool, compressed as it grows.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -20,12 +20,12 @@ const LEVEL: i32 = 1;
 
 /// Writes to a file and hashes the written bytes.
 #[derive(Debug)]
-struct Summed {
+struct HashedFile {
     file: File,
     digest: Sha256,
 }
 
-impl Write for Summed {
+impl Write for HashedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.file.write(bytes)?;
         self.digest.update(&bytes[..count]);
@@ -40,7 +40,7 @@ impl Write for Summed {
 #[derive(Debug)]
 pub struct OpenChunk {
     path: PathBuf,
-    writer: seekable::Writer<Summed>,
+    writer: seekable::Writer<HashedFile>,
     pub begun: Instant,
     pub recorded: u64,
     pub first_ns: Option<u64>,
@@ -98,7 +98,7 @@ impl SealedChunk {
 impl OpenChunk {
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = trawl_sys::files::create::new_file(path, 0o600)?;
-        let writer = seekable::Writer::new(Summed { file, digest: Sha256::new() }, LEVEL);
+        let writer = seekable::Writer::new(HashedFile { file, digest: Sha256::new() }, LEVEL);
         Ok(Self {
             path: path.to_owned(),
             writer,
@@ -114,7 +114,7 @@ impl OpenChunk {
     }
 
     /// Adds a packet's block, in a frame that describes its process. `packet` is its contents.
-    pub fn packet(&mut self, block: &[u8], packet: &EnhancedPacket<'_>, known: &Descriptions) -> io::Result<()> {
+    pub fn add_packet(&mut self, block: &[u8], packet: &EnhancedPacket<'_>, known: &Descriptions) -> io::Result<()> {
         if let Some((id, descriptions)) = known.of(packet) {
             let length: usize = descriptions.iter().map(Vec::len).sum();
             self.make_room(length + block.len())?;
@@ -135,7 +135,7 @@ impl OpenChunk {
     }
 
     /// Adds another description of a process, if packets of the current frame have this process.
-    pub fn process(&mut self, id: u32, description: &[u8]) -> io::Result<()> {
+    pub fn add_process(&mut self, id: u32, description: &[u8]) -> io::Result<()> {
         self.make_room(description.len())?;
         if self.described.contains(&id) { self.writer.push(description) } else { Ok(()) }
     }
@@ -149,25 +149,25 @@ impl OpenChunk {
     }
 
     /// Adds the block of a translated connection.
-    pub fn translation(&mut self, block: &[u8]) -> io::Result<()> {
+    pub fn add_translation(&mut self, block: &[u8]) -> io::Result<()> {
         self.translations += 1;
         self.writer.push(block)
     }
 
-    /// Adds a block that is none of these.
-    pub fn other(&mut self, block: &Block<'_>) -> io::Result<()> {
+    /// Adds a block of any other type.
+    pub fn add_other(&mut self, block: &Block<'_>) -> io::Result<()> {
         if block.kind == block::INTERFACE_DESCRIPTION {
             self.interfaces.push((interface_name(block), 0));
         }
         self.writer.push(block.bytes)
     }
 
-    /// Returns the most bytes that the chunk would have if it were sealed now.
+    /// Returns the maximum size of the chunk if it were sealed now.
     pub fn size(&self) -> u64 {
         self.writer.written() + self.writer.pending()
     }
 
-    /// Returns the bytes in the spool so far.
+    /// Returns the number of bytes in the spool so far.
     pub fn spooled(&self) -> u64 {
         self.writer.written()
     }
@@ -237,7 +237,7 @@ mod tests {
                 );
                 let described = blocks(&block).next().expect("a block");
                 let id = known.add(&described).expect("a process");
-                chunk.process(id, &block).expect("a disk");
+                chunk.add_process(id, &block).expect("a disk");
             }
             block.clear();
             write::enhanced_packet(
@@ -251,7 +251,7 @@ mod tests {
                 },
             );
             let packet = blocks(&block).next().and_then(|one| one.enhanced_packet()).expect("a packet");
-            chunk.packet(&block, &packet, &known).expect("a disk");
+            chunk.add_packet(&block, &packet, &known).expect("a disk");
         }
         chunk.seal(&path).expect("a disk");
         let file = std::fs::read(&path).expect("a file");

@@ -1,4 +1,4 @@
-//! Splits a capture's blocks into a row of chunks, in a thread of its own.
+//! Splits a capture's blocks into a sequence of chunks, in a thread of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,12 +18,13 @@ use crate::spool::Spool;
 use crate::translations::Current;
 use trawl_plan::outputs::FullSpool;
 
-/// Times of a chunk after which a capture without packets shows that it is alive: an hour, by default.
+/// Number of chunk times after which a capture without packets writes an idle manifest, which shows that it is alive:
+/// an hour, by default.
 const IDLE_CHUNKS: u32 = 60;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most bytes of a chunk, compressed.
+    /// Maximum size of a chunk, compressed.
     pub chunk_bytes: u64,
     pub chunk_time: Duration,
     pub spool_bytes: u64,
@@ -39,7 +40,7 @@ pub struct Totals {
     /// Recorded packets of each interface.
     pub interfaces: BTreeMap<String, u64>,
     /// Packets that were recorded and then lost because the spool's disk refused them.
-    pub untaken: u64,
+    pub refused: u64,
 }
 
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl Chunker {
         })
     }
 
-    /// Returns whether the chunker accepts no more blocks.
+    /// Returns true if the chunker accepts no more blocks.
     pub fn is_full(&self) -> bool {
         self.bounds.full == FullSpool::Stop && self.used() >= self.bounds.spool_bytes
     }
@@ -101,18 +102,18 @@ impl Chunker {
         self.spool.used() + self.open.as_ref().map_or(0, OpenChunk::spooled)
     }
 
-    pub fn take(&mut self, bytes: &[u8]) {
+    pub fn add_blocks(&mut self, bytes: &[u8]) {
         for block in blocks(bytes) {
             match block.kind {
                 SECTION_HEADER => self.header = block.bytes.to_vec(),
                 INTERFACE_DESCRIPTION => {
                     self.header.extend_from_slice(block.bytes);
                     self.interfaces.push(interface_name(&block));
-                    self.put_if_open(|chunk| chunk.other(&block));
+                    self.put_if_open(|chunk| chunk.add_other(&block));
                 }
                 NAME_RESOLUTION if block.names_addresses() => {
                     self.header.extend_from_slice(block.bytes);
-                    self.put_if_open(|chunk| chunk.other(&block));
+                    self.put_if_open(|chunk| chunk.add_other(&block));
                 }
                 ENHANCED_PACKET => {
                     let Some(packet) = block.enhanced_packet() else {
@@ -123,17 +124,17 @@ impl Chunker {
                         let count = self.totals.interfaces.entry(name.clone());
                         *count.or_default() += 1;
                     }
-                    self.put(|chunk, known| chunk.packet(block.bytes, &packet, known));
+                    self.put(|chunk, known| chunk.add_packet(block.bytes, &packet, known));
                 }
-                INTERFACE_STATISTICS => self.put_if_open(|chunk| chunk.other(&block)),
+                INTERFACE_STATISTICS => self.put_if_open(|chunk| chunk.add_other(&block)),
                 NAME_RESOLUTION if let Some(news) = TranslationNews::from_block(&block) => {
                     if self.translations.add(&news, block.bytes) {
-                        self.put_if_open(|chunk| chunk.translation(block.bytes));
+                        self.put_if_open(|chunk| chunk.add_translation(block.bytes));
                     }
                 }
                 _ => match self.processes.add(&block) {
-                    Some(id) => self.put_if_open(|chunk| chunk.process(id, block.bytes)),
-                    None => self.put(|chunk, _| chunk.other(&block)),
+                    Some(id) => self.put_if_open(|chunk| chunk.add_process(id, block.bytes)),
+                    None => self.put(|chunk, _| chunk.add_other(&block)),
                 },
             }
         }
@@ -155,14 +156,14 @@ impl Chunker {
         }
     }
 
-    /// Adds a block that later chunks do not lack.
+    /// Adds a block only if a chunk is open: a later chunk begins with its own copy, or does not need the block.
     fn put_if_open(&mut self, into: impl FnOnce(&mut OpenChunk) -> io::Result<()>) {
         if self.open.is_some() {
             self.put(|chunk, _| into(chunk));
         }
     }
 
-    /// Accepts no more packets after an error; the ones of the open chunk are lost.
+    /// Records an error, after which no more packets are accepted; the packets of the open chunk are lost.
     fn give_up(&mut self, error: io::Error) {
         self.open = None;
         self.broken.get_or_insert(error);
@@ -175,9 +176,9 @@ impl Chunker {
         let path = self.spool.part(self.totals.chunks);
         let mut begin = || {
             let mut chunk = OpenChunk::create(&path)?;
-            blocks(&self.header).try_for_each(|block| chunk.other(&block))?;
+            blocks(&self.header).try_for_each(|block| chunk.add_other(&block))?;
             let mut translations = self.translations.begin_chunk();
-            translations.try_for_each(|block| chunk.translation(block))?;
+            translations.try_for_each(|block| chunk.add_translation(block))?;
             Ok(chunk)
         };
         match begin() {
@@ -187,7 +188,7 @@ impl Chunker {
     }
 
     /// Updates the tap's account.
-    pub fn count(&mut self, counted: Fates) {
+    pub fn set_counts(&mut self, counted: Fates) {
         self.counted = counted;
     }
 
@@ -237,7 +238,7 @@ impl Chunker {
             _ => unreported,
         };
         if state == State::EvictedSpoolFailed {
-            self.totals.untaken += recorded;
+            self.totals.refused += recorded;
         }
         // The tap's counts may be ahead of the blocks received here.
         let in_all = Fates { recorded: self.totals.recorded, ..self.counted.clone() };

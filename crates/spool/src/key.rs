@@ -57,7 +57,7 @@ const NEW: &str = "new";
 pub struct ChunkKey(String);
 
 impl ChunkKey {
-    /// Returns whether the key is the one of this run and sequence number, at any time.
+    /// Returns true if the key has this run and sequence number, at any time.
     pub fn is_of(&self, run: &Epoch, sequence: u64) -> bool {
         self.0.ends_with(&format!("/{}/{sequence:010}", run.prefix()))
     }
@@ -81,7 +81,7 @@ impl ChunkKey {
         number.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the host whose packets the chunk has.
+    /// Returns the host whose packets are in the chunk.
     pub fn host(&self) -> String {
         unescaped(self.0.split('/').nth(4).unwrap_or_default())
     }
@@ -134,12 +134,12 @@ pub fn day(ns: u64) -> String {
     format!("{CHUNKS}/{}", clock::date_of(ns))
 }
 
-/// Directory of the records of removals.
+/// Returns the directory of the records of removals.
 pub fn removals() -> &'static str {
     PRUNED
 }
 
-/// Directory of the marks.
+/// Returns the directory of the marks.
 pub fn marks() -> &'static str {
     NEW
 }

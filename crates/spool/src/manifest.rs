@@ -11,7 +11,7 @@ use trawl_sys::clock::ClockState;
 
 use crate::key::{ChunkKey, Epoch};
 
-/// Format of the records. It grows with each change of their fields.
+/// Version of the records' format, raised with each change of their fields.
 pub const FORMAT: u32 = 3;
 
 /// Packets of a capture by their fate.
@@ -73,7 +73,7 @@ pub struct Origin {
     pub trawl: String,
 }
 
-fn is_none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
@@ -114,7 +114,7 @@ pub struct Manifest {
     pub recorded: u64,
     pub interfaces: BTreeMap<String, u64>,
     /// Number of translated connections that the chunk describes.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub translations: u64,
     pub since_last: Fates,
     pub in_all: Fates,
@@ -189,7 +189,7 @@ pub struct Incident {
     pub incident: String,
     /// Description of the event.
     pub why: String,
-    /// The window of time, by the clock of the one who asked.
+    /// The window of time, by the clock of the requester.
     pub from_ns: u64,
     pub to_ns: u64,
     /// All hosts that were asked; empty if the records of other hosts have them.
@@ -222,7 +222,7 @@ pub struct Pruned {
     pub seal: String,
 }
 
-/// Reason why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     Changed,
@@ -247,7 +247,7 @@ struct Header {
 }
 
 impl Header {
-    /// Returns whether the seal in a record's text is the hash of the text without it.
+    /// Returns true if the seal in a record's text is the hash of the text without it.
     fn seals(&self, text: &str) -> bool {
         let seal = format!("\"seal\": \"{}\"", self.seal);
         let unsealed = text.replacen(&seal, "\"seal\": \"\"", 1);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn record_of_a_newer_trawl_is_no_modified_one() {
+    fn record_of_a_newer_trawl_does_not_count_as_modified() {
         let newer = pruned(FORMAT + 1).to_bytes();
         assert_eq!(Pruned::from_bytes(&newer), Err(Unreadable::Newer));
         // A field that this trawl does not know, a value that it does not know, and a field that no longer exists.

@@ -51,7 +51,7 @@ impl Target {
         }
     }
 
-    /// Returns whether the chunks stay in this directory after they are indexed in the store.
+    /// Returns true if the chunks stay in this directory after they are indexed in the store.
     pub fn is_near(&self) -> bool {
         self.packets == PacketsAt::Host && self.incident.is_none()
     }
@@ -125,12 +125,12 @@ fn has_near(directory: &Path) -> bool {
     !files(directory, &[NEAR]).is_empty()
 }
 
-/// Ends the use of a run's directory whose records are all stored: it stays as long as chunks stay in it.
+/// Closes a run's directory once all its records are stored: removes it, or marks it as stored while chunks stay in it.
 pub fn close(directory: &Path) -> io::Result<()> {
     if has_near(directory) { File::create(directory.join(STORED)).map(drop) } else { fs::remove_dir_all(directory) }
 }
 
-/// Time for which the chunks of an ended run stay, if no newer run of the capture needs the room.
+/// Time for which the chunks of an ended run stay, unless a newer run of the capture needs the space before.
 const STAY: Duration = Duration::from_secs(86_400);
 
 /// Removes the directories of runs that ended long ago, and whose records are all stored.
@@ -260,10 +260,10 @@ impl Spool {
         let written = write_whole(&self.path(&manifest, MANIFEST), &manifest.to_bytes());
         let mut waiting = self.waiting.lock();
         waiting.entries.push(manifest);
-        // The last chunks of a killed run become a part of the ring late.
+        // Chunks that were recovered from a killed run join the ring later.
         waiting.earlier = self.earlier();
         drop(waiting);
-        // A full pipe has wakened its reader already.
+        // If the socket is full, its reader has been woken already.
         let _ = self.news.as_ref().map(|mut news| news.write(&[0]));
         written
     }
@@ -276,8 +276,8 @@ impl Spool {
         entries.chain(near.map(|near| near.bytes)).sum()
     }
 
-    /// Removes the oldest chunk: one that stays here, or one that is not being stored, which its manifest records.
-    /// Returns `false` if none exists.
+    /// Removes the oldest chunk: one that stays here, or else one that is not being stored, whose manifest records the
+    /// removal. Returns `false` if none exists.
     pub fn evict_oldest(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let near = waiting.earlier.pop_front();
@@ -298,7 +298,7 @@ impl Spool {
         entry.state = State::EvictedSpoolFull;
         entry.bytes = 0;
         let recorded = entry.recorded;
-        // The manifest first: a chunk without one would be recovered.
+        // The manifest is written first: a chunk without one would be recovered.
         let _ = write_whole(&self.path(entry, MANIFEST), &entry.to_bytes());
         let _ = fs::remove_file(self.path(entry, CHUNK));
         waiting.evicted += recorded;
@@ -309,7 +309,7 @@ impl Spool {
     pub fn finish(&self, end: &End) -> io::Result<()> {
         for entry in &self.waiting.lock().entries {
             let manifest = self.path(entry, MANIFEST);
-            // The disk was full when the chunk was sealed.
+            // The manifest is missing if the disk was full when the chunk was sealed.
             if self.path(entry, CHUNK).exists() && !manifest.exists() {
                 let _ = write_whole(&manifest, &entry.to_bytes());
             }
@@ -332,7 +332,7 @@ impl Spool {
         }
     }
 
-    /// Returns the packets of the chunks removed from the full spool.
+    /// Returns the number of packets in the chunks that were removed from the full spool.
     pub fn evicted(&self) -> u64 {
         self.waiting.lock().evicted
     }
@@ -344,7 +344,7 @@ impl Spool {
         entries
     }
 
-    /// Ends the use of the directory once all is stored.
+    /// Closes the directory once all its records are stored.
     pub fn close(&self) -> io::Result<()> {
         close(&self.directory)
     }

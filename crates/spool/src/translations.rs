@@ -12,12 +12,12 @@ use trawl_sys::netlink::{Translated, TranslationEvent, Translations as Watch};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{clock, events};
 
-/// Number of connections above which further ones are left out.
+/// Maximum number of connections; further ones are left out.
 const MOST: usize = 65_536;
-/// Bytes of news above which the thread reads no more.
+/// Number of bytes of unread events above which the thread stops reading.
 const MOST_WAITING: usize = 64 << 20;
-/// Time after which the thread looks whether the capture has ended.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which the thread checks whether the capture has ended.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// The watched namespaces that have translated connections, and news of these that no chunk has yet.
 #[derive(Debug, Default)]
@@ -28,8 +28,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to watch, while the capture has the right to. A namespace that refuses it has no translations for the
-    /// capture.
+    /// Starts to watch while the capture still has its rights. Namespaces that cannot be watched are left out.
     pub fn begin<'a>(namespaces: impl Iterator<Item = Option<&'a Namespace>>) -> Self {
         let mut all = Self::default();
         for (watch, known) in namespaces.filter_map(|space| Watch::watch(space).ok().flatten()) {
@@ -62,7 +61,7 @@ impl Watched {
     }
 }
 
-/// Reads news as they come, since the kernel keeps few, until the capture is over.
+/// Reads events as they arrive until the capture is over, because the kernel's buffer holds few of them.
 pub fn collect_until(watched: &Mutex<Watched>, is_over: &AtomicBool) {
     let arrivals = watched
         .lock()
@@ -73,7 +72,7 @@ pub fn collect_until(watched: &Mutex<Watched>, is_over: &AtomicBool) {
         .collect::<io::Result<Vec<OwnedFd>>>();
     let arrivals = match arrivals {
         Ok(arrivals) => arrivals,
-        // The chunker reads some.
+        // The chunker still reads the events before each message.
         Err(_) => return,
     };
     let arrivals: Vec<BorrowedFd<'_>> = arrivals.iter().map(AsFd::as_fd).collect();
@@ -83,8 +82,8 @@ pub fn collect_until(watched: &Mutex<Watched>, is_over: &AtomicBool) {
         let is_full = now.waiting.len() >= MOST_WAITING;
         drop(now);
         if is_full {
-            std::thread::park_timeout(LOOK)
-        } else if events::wait(&arrivals, LOOK).is_err() {
+            std::thread::park_timeout(POLL_EVERY)
+        } else if events::wait(&arrivals, POLL_EVERY).is_err() {
             return;
         }
     }
@@ -115,7 +114,7 @@ pub struct Current {
 }
 
 impl Current {
-    /// Adds news, and returns whether the open chunk lacks them.
+    /// Adds an event, and returns true if the open chunk lacks it.
     pub fn add(&mut self, news: &TranslationNews, block: &[u8]) -> bool {
         if news.ended {
             self.ended.push(news.translation);
@@ -128,7 +127,7 @@ impl Current {
         has_room
     }
 
-    /// Forgets the ended connections, whose packets the last chunk has.
+    /// Forgets the ended connections, whose packets are in the last chunk, and returns the blocks of the others.
     pub fn begin_chunk(&mut self) -> impl Iterator<Item = &Vec<u8>> {
         for ended in self.ended.drain(..) {
             self.blocks.remove(&ended);

@@ -52,7 +52,7 @@ impl Uploader {
         let what = format!("cannot start {}", command.get_program().display());
         let fail = |e| Error::os(what.clone(), e);
         let (news, input) = UnixStream::pair().map_err(fail)?;
-        // The capture waits for nobody.
+        // The capture must never wait for this process.
         news.set_nonblocking(true).map_err(fail)?;
         process::with_signals(command);
         let mut child = command

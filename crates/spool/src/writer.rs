@@ -24,11 +24,11 @@ use crate::spool::{Spool, Target, default_spool};
 use crate::translations::{Watched, collect_until};
 use crate::uploader::Uploader;
 
-/// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
+/// Maximum number of bytes queued for the chunker: more than accumulate while a disk pauses briefly.
 const QUEUE_BYTES: usize = 64 << 20;
-/// Longest time of a chunk: a year, so that no sum of times overflows.
+/// Maximum time of a chunk: a year, so that no sum of times overflows.
 const LONGEST_CHUNK: Duration = Duration::from_secs(365 * 86_400);
-/// Time for the last call of the process that stores.
+/// Additional time in which the process that stores chunks may finish its last request.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Capture and host that are stored.
@@ -147,7 +147,7 @@ impl Channel {
         }
     }
 
-    fn done(&self, length: usize, refusal: Option<Refusal>) {
+    fn mark_done(&self, length: usize, refusal: Option<Refusal>) {
         let mut queue = self.lock();
         queue.bytes -= length;
         if refusal.is_some() && queue.refused.is_none() {
@@ -304,7 +304,7 @@ impl StoreWriter {
             Refusal::SpoolFull => {
                 let what = format!("cannot record more for {}", self.url);
                 Error::failed(what, format!("the spool {root} is full"))
-                    .fix("allow more with --spool-size, or --spool-full evict")
+                    .fix("raise --spool-size, or use --spool-full evict")
             }
             Refusal::Broken(errno, why) => {
                 let what = format!("cannot write to the spool {root}");
@@ -361,7 +361,7 @@ impl StoreWriter {
             chunks.map(|chunk| chunk.recorded).sum()
         };
         let spooled = count(&|state| matches!(state, State::Stored | State::OnHost));
-        let evicted = self.spool.evicted() + totals.untaken;
+        let evicted = self.spool.evicted() + totals.refused;
         let trouble = trouble.or_else(|| finished.err().map(|error| error.to_string()));
         if trouble.is_none() && waiting.is_empty() {
             let _ = self.spool.close();
@@ -402,18 +402,18 @@ impl StoreWriter {
 fn make_chunks(mut chunker: Chunker, channel: &Channel) -> Totals {
     loop {
         let message = channel.receive(chunker.due());
-        // A chunk has the translations of its packets, also one that this message fills.
-        chunker.take(&channel.news.lock().take());
+        // Translations are added first, so that even a chunk that this message fills has those of its packets.
+        chunker.add_blocks(&channel.news.lock().take());
         match message {
             Some(Message::Blocks(bytes)) => {
-                chunker.take(&bytes);
+                chunker.add_blocks(&bytes);
                 let refusal = match chunker.broken() {
                     Some(error) => Some(Refusal::Broken(error.raw_os_error(), error.to_string())),
                     None => chunker.is_full().then_some(Refusal::SpoolFull),
                 };
-                channel.done(bytes.len(), refusal);
+                channel.mark_done(bytes.len(), refusal);
             }
-            Some(Message::Fates(fates)) => chunker.count(fates),
+            Some(Message::Fates(fates)) => chunker.set_counts(fates),
             Some(Message::Seal) => chunker.seal_open(),
             Some(Message::End) => return chunker.finish(),
             None => {}
@@ -447,7 +447,7 @@ impl Writer for StoreWriter {
         Ok(self.pressure())
     }
 
-    /// Returns at once, since the blocks are on their way; `end` returns the result.
+    /// Returns at once, because the chunker still receives the queued blocks; `end` returns the result.
     fn finish(&mut self) -> WriteOutcome {
         WriteOutcome { unwritten: self.unwritten.clone(), ..WriteOutcome::default() }
     }

@@ -33,7 +33,7 @@ use std::fmt::Write;
 
 use flows::Flows;
 use line::{Data, Line, default_print};
-// Protocols lead to each other across the layers.
+// The printers call each other across the layers.
 use application::{dhcp, dhcp6, dns, http, nfs, ntp, radius, snmp, syslog, tftp, tls, vpn};
 use link::{cdp, ethernet, llc, ppp, stp};
 use network::{arp, igmp, ipv4, ipv6, tunnel};
@@ -107,7 +107,7 @@ pub enum Timestamp {
     None,
     /// `-tt`: seconds since 1970.
     Epoch,
-    /// `-ttt`: since the packet before.
+    /// `-ttt`: since the previous packet.
     DeltaPrevious,
     /// `-tttt`: date and time of day.
     Date,
@@ -157,7 +157,7 @@ impl Printer {
         self.options.precision = precision;
     }
 
-    /// Appends the packet's line and the dump that was asked for, with the line ends.
+    /// Appends the packet's line and the requested dump, with the line ends.
     pub fn line(&mut self, out: &mut String, packet: &PacketView<'_>) {
         self.count += 1;
         if self.options.number {
@@ -178,7 +178,7 @@ impl Printer {
         let mut line = Line::new(out, &self.options, &mut self.flows);
         let data = Data { bytes: packet.captured, len: packet.captured.len().max(packet.original_len as usize) };
         let link_header_len = link::print(&mut line, packet.link_type, data);
-        hook_point(out, packet, self.options.colour);
+        put_hook_point(out, packet, self.options.colour);
         if let Some(process) = packet.process {
             let name = process.name.map(printable).unwrap_or_default();
             let _ = write!(out, " {name}[{}]", process.id);
@@ -196,7 +196,7 @@ impl Printer {
         out.push('\n');
     }
 
-    /// Returns the interface that the header of a packet of all interfaces names.
+    /// Returns the interface that is named in the header of a packet captured on all interfaces.
     fn cooked_interface(&mut self, packet: &PacketView<'_>) -> Option<&str> {
         const INDEX: std::ops::Range<usize> = 4..8;
         let name_of = self.options.interface_names?;
@@ -254,11 +254,11 @@ impl Printer {
 
 /// Returns a name from a file, escaped for a terminal.
 fn printable(name: &str) -> String {
-    name.replace(crate::text::steers, ".")
+    name.replace(crate::text::controls_terminal, ".")
 }
 
 /// Appends the bracket at a line's end with the hook, the verdict, or both.
-fn hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
+fn put_hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     let drop = packet.drop();
     if let Some(drop) = &drop {
         // The reason already implies the verdict.
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn place_and_verdict_stand_around_the_packet() {
+    fn interface_precedes_the_packet_and_verdict_follows() {
         let frame = Template::new()
             .ethernet([2; 6], [4; 6])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2])

@@ -1,4 +1,5 @@
-//! The one view of a packet that lines, JSON, statistics and live views are made from, and the sources of such views.
+//! The common view of a packet, from which lines, JSON, statistics and live views are made, and the sources of such
+//! views.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +27,7 @@ pub struct PacketView<'a> {
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
     pub process: Option<NamedProcess<'a>>,
-    /// Packets lost between the one before and this one.
+    /// Packets lost between the previous packet and this one.
     pub dropped_before: Option<u64>,
     /// Text about the packet.
     pub comment: Option<&'a str>,
@@ -38,8 +39,8 @@ impl<'a> PacketView<'a> {
         self.comment.and_then(DropNote::parse)
     }
 
-    /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket,
-    /// or has the socket open with others.
+    /// Returns the relation of the process to the socket if another process may have used it: the process owns the
+    /// listening socket, or shares the socket.
     pub fn uncertain_owner(&self) -> Option<&'static str> {
         let owner = SocketNote::parse(self.comment?)?.owner?;
         matches!(owner, Owner::Listener | Owner::Shared).then(|| owner.word())

@@ -1,7 +1,7 @@
-//! Packets that were read, as a file again. A single file that keeps its format is copied record by record and block by
-//! block, unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does not
-//! show, become usual ones. Several files, or one in another format, become one section of pcapng with the interfaces of
-//! all files.
+//! Writes packets that were read from files to a new file. A single file that keeps its format is copied record by
+//! record and block by block, including unknown types; only records of Nokia's and Red Hat's variants, which the header
+//! of their file does not show, are converted to the usual layout. Several files, or one in another format, become one
+//! section of pcapng with the interfaces of all files.
 
 mod big_endian;
 mod privacy;
@@ -73,13 +73,13 @@ impl Rewriter {
     }
 
     /// Returns the parts left out for privacy.
-    pub fn private(&self) -> Option<LeftOut> {
+    pub fn left_out_for_privacy(&self) -> Option<LeftOut> {
         self.privacy.as_ref().map(Privacy::left_out)
     }
 
     /// Returns the number of blocks that could not be copied, from big-endian sections and with an unknown layout of
     /// numbers.
-    pub fn left_out(&self) -> u64 {
+    pub fn blocks_left_out(&self) -> u64 {
         self.left_out
     }
 
@@ -176,7 +176,7 @@ impl Rewriter {
         self.pcapng_packet(out, reader, &packet, stored, id);
         let (options, time) = (&packet.options, packet.timestamp_ns);
         let process = options.process.and(reader.processes().of_packet(options, time));
-        // In another file, the number stands for another process.
+        // The new file describes another process with this number.
         if let Some(process) = process
             && self.processes.find(process.id, time) != process.described
         {
@@ -207,7 +207,7 @@ impl Rewriter {
             }
             return;
         }
-        // In the units of the description that was copied.
+        // A copied description determines the units.
         let is_carried = self.carried.contains(&id);
         let described = reader.interfaces().get(packet.interface);
         let ticks = match described {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_two_files_are_told_apart() {
+    fn processes_of_two_files_are_distinguished() {
         let files = [file("old", 100, &[150, 500]), file("new", 200, &[300, 600])];
         let mut rewriter = Rewriter::new(false, String::new());
         let mut out = Vec::new();
@@ -384,7 +384,7 @@ mod tests {
                 }
             }
         }
-        // A later process has the number of the first file's packet at 500 now.
+        // In the new file, the number of the first file's packet at 500 belongs to a later process.
         let mut reader = CaptureReader::new(&files[0][..]).expect("a header");
         while reader.advance().expect("whole blocks") {
             rewriter.packet(&mut out, 0, &reader);

@@ -1,5 +1,5 @@
-//! Statistics of packets: the contents of capinfos' report, and protocols, talkers, flows, verdicts, sizes, the rate
-//! over time, gaps and retransmissions.
+//! Statistics of packets: the contents of capinfos' report, and also protocols, talkers, flows, verdicts, sizes, the
+//! rate over time, gaps and retransmissions.
 
 mod field;
 mod file;
@@ -23,8 +23,8 @@ pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
 pub use text::{bits, whole};
 
-/// Most talkers, flows or groups that are counted separately; the rest are counted as one. Forged addresses use no more
-/// than 256 MB in all.
+/// Maximum number of talkers, flows or groups that are counted separately; the rest are counted together. Thus forged
+/// addresses use no more than 256 MB.
 const MOST: usize = 1 << 18;
 const MOST_IN_VIEW: usize = 1 << 16;
 /// Number of the longest gaps that are kept.
@@ -82,11 +82,11 @@ struct FlowState {
 /// Hook, verdict, and the reason if the kernel dropped the packet.
 type Judged = (String, Option<String>, Option<String>);
 
-/// Counts packets as they come.
+/// Counts packets in every respect that a report shows.
 #[derive(Debug, Default)]
 pub struct Statistics {
     by: Vec<Field>,
-    /// Most talkers, flows or groups that are counted separately.
+    /// Maximum number of talkers, flows or groups that are counted separately.
     most: usize,
     total: Count,
     captured_bytes: u64,

@@ -2,13 +2,13 @@
 
 use std::iter::once;
 
-/// A column of rows: its title, its least width (negative: aligned to the left), and its text.
+/// A column of rows: its title, its minimum width (negative: aligned to the left), and its text.
 #[allow(missing_debug_implementations)]
 #[derive(Clone, Copy)]
 pub struct Column<'a, R>(pub &'a str, pub isize, pub &'a dyn Fn(&R) -> String);
 
-/// Returns the line of titles, and one for each row. Two spaces precede a further column aligned to the left, and one
-/// space another.
+/// Returns the line of titles, and one for each row. Two spaces precede a column that is aligned to the left, one space
+/// any other; none precedes the first column.
 pub fn text<'a, R: 'a>(columns: &[Column<'_, R>], rows: impl Iterator<Item = &'a R> + Clone) -> String {
     let mut lines = vec![String::new(); rows.clone().count() + 1];
     for Column(title, width, text) in columns {

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 /// Returns true for a character that controls a terminal or the direction of the text: the control characters of ASCII
 /// and of Latin-1, and Unicode's embeddings, overrides and isolates of direction.
-pub fn steers(letter: char) -> bool {
+pub fn controls_terminal(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Formats a number of things by their name in the singular: `1 chunk`, `2 chunks`.
+/// Formats a number with a noun, given in the singular: `1 chunk`, `2 chunks`.
 pub fn count(number: impl Into<u64>, name: &str) -> String {
     match number.into() {
         1 => format!("1 {name}"),
@@ -17,26 +17,27 @@ pub fn count(number: impl Into<u64>, name: &str) -> String {
     }
 }
 
-/// Escapes such characters as `\u001b`, which JSON understands too, except line ends and tabs.
+/// Escapes characters that control a terminal, except line ends and tabs, in a form that JSON also uses: `\u001b`.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |letter| steers(letter) && !matches!(letter, '\n' | '\t'))
+    escaped(text, |letter| controls_terminal(letter) && !matches!(letter, '\n' | '\t'))
 }
 
-/// Escapes them in a JSON document, whose writer leaves characters from DEL on as they are.
+/// Escapes the characters that control a terminal in a JSON document. Its writer has escaped those before DEL already.
 pub fn in_json(document: &str) -> Cow<'_, str> {
-    escaped(document, |letter| letter > '\u{7e}' && steers(letter))
+    escaped(document, |letter| letter > '\u{7e}' && controls_terminal(letter))
 }
 
-fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(&is_meant) {
+fn escaped(text: &str, must_escape: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&must_escape) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        match is_meant(letter) {
+        if must_escape(letter) {
             // Writing to a String cannot fail.
-            true => drop(write!(shown, "\\u{:04x}", u32::from(letter))),
-            false => shown.push(letter),
+            let _ = write!(shown, "\\u{:04x}", u32::from(letter));
+        } else {
+            shown.push(letter);
         }
     }
     Cow::Owned(shown)
@@ -54,7 +55,7 @@ mod tests {
         assert!(matches!(printable("eth0"), Cow::Borrowed("eth0")));
         let document = serde_json::to_string(hostile).unwrap();
         let document = in_json(&document);
-        assert!(!document.chars().any(steers), "{document}");
+        assert!(!document.chars().any(controls_terminal), "{document}");
         let read: String = serde_json::from_str(&document).unwrap();
         assert_eq!(read, hostile);
     }

@@ -1,4 +1,4 @@
-//! Reasons of dropped packets, summed up: one row for each reason, function, interface and namespace.
+//! Sums of dropped packets: one row for each reason, function, interface and namespace.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -10,7 +10,7 @@ use trawl_packet::pcapng::note::{DropNote, Rule};
 
 use crate::record::PacketView;
 
-/// Most flows, processes and rules that are kept of one row; further ones count for the row alone.
+/// Maximum number of flows, processes and rules of one row; packets of further ones count only for the row.
 const FLOWS: usize = 4096;
 /// The functions that call a netfilter hook, and the hook's name.
 const HOOKS: [(&str, &str); 30] = [
@@ -77,7 +77,7 @@ pub struct Row {
     pub receive_buffer: Option<u32>,
     /// Packets of each rule or policy of nftables that dropped some: `rule 4 of inet f in`.
     pub rules: BTreeMap<String, u64>,
-    /// Packets of each cgroup whose programs dropped some that it was to receive, by its number.
+    /// Packets for each cgroup whose own programs dropped them, by the cgroup's number.
     pub cgroups: BTreeMap<u64, u64>,
     pub flows: HashMap<String, u64>,
     /// Packets of each protocol: `udp`, `tcp6`.
@@ -107,7 +107,7 @@ impl Row {
     }
 
     /// Returns the flows with the most packets.
-    pub fn most_concerned(&self, count: usize) -> Vec<(&str, u64)> {
+    pub fn largest_flows(&self, count: usize) -> Vec<(&str, u64)> {
         let mut flows: Vec<(&str, u64)> = self.flows.iter().map(|(flow, packets)| (flow.as_str(), *packets)).collect();
         flows.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         flows.truncate(count);
@@ -147,7 +147,7 @@ impl Row {
     }
 }
 
-/// The rows, and the packets that were no losses.
+/// The rows, and the number of packets whose drop is no loss.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     pub rows: HashMap<DropKey, Row>,
@@ -194,11 +194,13 @@ impl Tally {
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         row.mac = decoded.ethernet.as_ref().map(|ethernet| ethernet.dst.clone());
         let protocol = protocol(&decoded);
-        let mut flow = match is_received {
+        let mut flow = if is_received {
             // The socket already names the destination.
-            true => flow_from(&protocol, &decoded),
-            false if depends_on_destination(&row_key) => flow_to(&protocol, &decoded),
-            false => flow(&protocol, &decoded),
+            flow_from(&protocol, &decoded)
+        } else if depends_on_destination(&row_key) {
+            flow_to(&protocol, &decoded)
+        } else {
+            flow(&protocol, &decoded)
         };
         for vlan in &decoded.vlans {
             flow += &format!(" in VLAN {vlan}");
@@ -399,7 +401,7 @@ mod tests {
         assert_eq!(tally.no_losses["QUEUE_PURGE"], 1);
         let rows = tally.sorted();
         assert_eq!(rows[0].0.hook.as_deref(), Some("input"));
-        assert_eq!(rows[0].1.most_concerned(1), [("udp to 53", 2)]);
+        assert_eq!(rows[0].1.largest_flows(1), [("udp to 53", 2)]);
         assert_eq!(rows[0].1.process(), Some((7, "dig", 2)));
         assert_eq!(rows[0].1.processes[&8], ("host".to_owned(), 1));
         assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("udp"), None), 3);

@@ -478,7 +478,7 @@ fn stalled_handshakes_keep_no_reader_out() {
     let address = address(&capture.said());
     let stalled: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(address).expect("a connection")).collect();
     // The oldest have given way to newer ones.
-    capture.wait_said("it ended the handshake of TLS");
+    capture.wait_said("it closed the connection during the TLS handshake");
     let mut reader = openssl_reader(&lab, address, Some("reader"));
     reader.stdout(File::create(&file).expect("a file"));
     let mut reader = reader.spawn().expect("openssl");

@@ -362,10 +362,7 @@ impl Args {
     }
 
     fn sources(&self) -> Sources {
-        let names = match self.follows_command() {
-            true => vec!["any".to_owned()],
-            false => self.source.interfaces.clone(),
-        };
+        let names = if self.follows_command() { vec!["any".to_owned()] } else { self.source.interfaces.clone() };
         Sources {
             names,
             netns: (*self.source.netns).clone(),
@@ -434,10 +431,7 @@ impl Args {
         let packed = [".zst", ".lz4", ".gz"];
         let name = packed.iter().find_map(|end| name.strip_suffix(end));
         let is_pcap = name.unwrap_or(&path.to_string_lossy()).ends_with(".pcap");
-        self.output.format.unwrap_or(match is_pcap {
-            true => Format::Pcap,
-            false => Format::Pcapng,
-        })
+        self.output.format.unwrap_or(if is_pcap { Format::Pcap } else { Format::Pcapng })
     }
 
     /// Returns the outputs in the order given. If one keeps more of a packet than -s, the others are cut to that.
@@ -490,9 +484,10 @@ impl Args {
     fn options(&self, environment: &Environment) -> Result<CaptureOptions> {
         self.tcpdump.refuse()?;
         let taps = self.taps()?;
-        let drops = match taps.with_drops {
-            true => Some(self.drops.chosen(self.source.netns.as_deref())),
-            false => self.drops.refuse().map(|()| None)?,
+        let drops = if taps.with_drops {
+            Some(self.drops.chosen(self.source.netns.as_deref()))
+        } else {
+            self.drops.refuse().map(|()| None)?
         };
         self.peers.check(taps.tap)?;
         let kind = VerdictKind::Xdp;
@@ -526,10 +521,7 @@ impl Args {
             verdicts,
             mode: self.source.mode.unwrap_or_default(),
             hook: self.source.hook.clone(),
-            time: match self.wants_hardware_time() {
-                false => TimeSource::System,
-                true => TimeSource::Hardware,
-            },
+            time: if self.wants_hardware_time() { TimeSource::Hardware } else { TimeSource::System },
             filter: self.filter(environment)?,
             filter_at: self.filtering.filter_at,
             queue: self.filtering.queue,
@@ -580,12 +572,11 @@ pub fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
     let fail = |e| Error::failed("cannot print the plan", e);
     let mut plan = plan.to_json();
     json::remove_nulls(&mut plan);
-    match on_one_line {
-        true => json::print(&plan)?,
-        false => {
-            let text = serde_json::to_string_pretty(&plan).map_err(fail)?;
-            terminal::write_out(&format!("{}\n", text::in_json(&text)))?;
-        }
+    if on_one_line {
+        json::print(&plan)?
+    } else {
+        let text = serde_json::to_string_pretty(&plan).map_err(fail)?;
+        terminal::write_out(&format!("{}\n", text::in_json(&text)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

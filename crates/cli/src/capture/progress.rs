@@ -283,10 +283,7 @@ impl Observer for Terminal {
             matches!(event, Event::Blind(_) | Event::SeesAgain(_) | Event::Listening { any_port: true, .. });
         if !self.quiet || is_needed {
             self.finish();
-            match self.json {
-                true => json::notice(None, event, &event.to_string()),
-                false => terminal::say(&event.to_string()),
-            }
+            if self.json { json::notice(None, event, &event.to_string()) } else { terminal::say(&event.to_string()) }
         }
     }
 
@@ -306,9 +303,10 @@ impl Observer for Terminal {
             self.event(&point.capturing());
         }
         let labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
-        let status = match labels.is_empty() {
-            true => "waiting for interfaces".to_owned(),
-            false => format!("capturing on {}", labels.join(", ")),
+        let status = if labels.is_empty() {
+            "waiting for interfaces".to_owned()
+        } else {
+            format!("capturing on {}", labels.join(", "))
         };
         published::ready(&status);
         if let Some(subject) = &mut self.subject {

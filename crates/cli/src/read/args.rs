@@ -130,10 +130,7 @@ struct ChoiceArgs {
 impl ChoiceArgs {
     /// Returns the wanted interfaces; empty for packets of all.
     fn interfaces(&self) -> Vec<String> {
-        match self.interface.iter().any(|name| name == "any") {
-            true => Vec::new(),
-            false => self.interface.clone(),
-        }
+        if self.interface.iter().any(|name| name == "any") { Vec::new() } else { self.interface.clone() }
     }
 }
 
@@ -245,10 +242,7 @@ impl ReadArgs {
             format: saving.format,
             packing: saving.rotation.compress,
             // Without a file, the letters of tcpdump's series have no effect.
-            rotation: match saving.write.is_empty() {
-                true => Rotation::default(),
-                false => saving.rotation.rotation()?,
-            },
+            rotation: if saving.write.is_empty() { Rotation::default() } else { saving.rotation.rotation()? },
             write: saving.write.iter().map(|text| NamedOutput::parse(text)).collect::<Result<_>>()?,
             dedup: saving.dedup,
             anonymize: saving.anonymize.clone(),
@@ -306,16 +300,15 @@ pub(crate) fn split_files(words: &[String]) -> (&[String], &[String]) {
 /// Returns the files in a list.
 fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     let name = list.display();
-    let read = match list == Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(list),
-    };
+    let read =
+        if list == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(list) };
     let text = read.map_err(|e| Error::os(format!("cannot read the list of files {name}"), e))?;
     let files: Vec<PathBuf> =
         (text.lines().map(str::trim_end)).filter(|line| !line.is_empty()).map(PathBuf::from).collect();
-    match files.is_empty() {
-        true => Err(Error::failed(format!("cannot read the files that {name} lists"), "the list is empty")),
-        false => Ok(files),
+    if files.is_empty() {
+        Err(Error::failed(format!("cannot read the files that {name} lists"), "the list is empty"))
+    } else {
+        Ok(files)
     }
 }
 

@@ -116,7 +116,7 @@ impl Shown {
 
     /// Returns the notice of the parts that were not shown.
     pub fn private(&self) -> Option<Notice> {
-        self.private.as_ref().and_then(|private| private.rewriter.private()).and_then(Notice::of_privacy)
+        self.private.as_ref().and_then(|private| private.rewriter.left_out_for_privacy()).and_then(Notice::of_privacy)
     }
 
     /// Adds a block that packets may refer to.

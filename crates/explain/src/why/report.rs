@@ -283,7 +283,7 @@ impl ReportRow {
             receive_buffer: row.receive_buffer,
             process: row.process().map(|(pid, name, packets)| Process { name: name.to_owned(), pid, packets }),
             other_processes: row.processes.len().checked_sub(1).filter(|&others| others > 0),
-            flows: row.most_concerned(named).into_iter().map(flow).collect(),
+            flows: row.largest_flows(named).into_iter().map(flow).collect(),
             other_flows: (row.flows.len() > named).then(|| row.flows.len() - named),
             change: None,
             advice: advice.clone(),

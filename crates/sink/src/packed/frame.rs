@@ -47,7 +47,7 @@ pub(super) fn table(compression: Compression, frames: &[(u32, u32)]) -> Vec<u8> 
 }
 
 fn lz4(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    // The same for each frame: readers reuse their buffers.
+    // All frames have the same block size, so that readers can reuse their buffers.
     let form = FrameInfo::new().block_size(BlockSize::Max1MB);
     let mut encoder = FrameEncoder::with_frame_info(form, Vec::new());
     encoder.write_all(bytes)?;
@@ -86,7 +86,7 @@ fn empty_member(frames: &[(u32, u32)]) -> Vec<u8> {
     member.extend(length.to_le_bytes());
     member.extend(entries(frames));
     member.extend((frames.len() as u32).to_le_bytes());
-    // An empty block; no checksum and no length.
+    // An empty block, with a checksum and a length of zero.
     member.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     member
 }

@@ -1,5 +1,5 @@
-//! Connections that have not shown a certificate yet. They are few, and the oldest gives way to a newer one:
-//! connections that stall keep no reader out.
+//! Connections that have not shown a certificate yet. Their number is limited, and a new one closes the oldest, so that
+//! stalled connections cannot keep readers out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,9 +28,10 @@ impl Handshakes {
         let (stream, from) = (stream.try_clone()?, from.to_canonical());
         let (next, open) = &mut *self.0.lock();
         let of_address = open.iter().filter(|one| one.from == from).count();
-        let oldest = match of_address >= MOST_OF_ADDRESS {
-            true => open.iter().position(|one| one.from == from),
-            false => (open.len() >= MOST).then_some(0),
+        let oldest = if of_address >= MOST_OF_ADDRESS {
+            open.iter().position(|one| one.from == from)
+        } else {
+            (open.len() >= MOST).then_some(0)
         };
         if let Some(oldest) = oldest.and_then(|at| open.remove(at)) {
             let _ = oldest.stream.shutdown(Shutdown::Both);

@@ -23,9 +23,9 @@ pub enum ReaderNews {
 pub struct ReaderFate {
     pub reader: SocketAddr,
     pub sent: u64,
-    /// Packets that came while the reader was connected, and were not sent to it.
+    /// Packets that arrived while the reader was connected, and were not sent to it.
     pub lost: u64,
-    /// Reason for which it left before the end.
+    /// Reason why it left before the end.
     pub left: Option<String>,
 }
 

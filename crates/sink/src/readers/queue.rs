@@ -1,5 +1,5 @@
 //! The packets that wait for a reader. All readers share a batch; the thread of a reader that lost packets before it
-//! makes a copy that says so.
+//! makes a copy with its losses.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(super) struct Batch {
     counts: Counts,
     /// The blocks that later packets refer to, if any: for readers that have no room for the packets.
     descriptions: Option<Arc<Self>>,
-    /// Number of units that a reader was sent.
+    /// Largest number of units that was sent to any reader.
     reached: AtomicUsize,
     missed: Arc<Mutex<Counts>>,
 }
@@ -112,7 +112,7 @@ pub(super) struct Item {
     batch: Arc<Batch>,
     /// The reader's losses since the previous packets.
     lost_before: Counts,
-    /// The same blocks with the reader's own numbers.
+    /// A copy of the blocks with the reader's own losses and statistics.
     own: Option<Encoded>,
 }
 
@@ -132,8 +132,8 @@ impl Item {
         if bytes.len() <= limit {
             return &bytes[from..];
         }
-        let behind = units.partition_point(|unit| unit.end <= limit);
-        let whole = behind.checked_sub(1).map_or(0, |last| units[last].end);
+        let after = units.partition_point(|unit| unit.end <= limit);
+        let whole = after.checked_sub(1).map_or(0, |last| units[last].end);
         &bytes[from..if whole > from { whole } else { limit }]
     }
 
@@ -147,14 +147,14 @@ impl Item {
         }
     }
 
-    /// Notes that the first bytes were sent.
+    /// Records that this number of bytes was sent.
     pub(super) fn note_sent(&self, bytes: usize) {
         let units = &self.encoded().units;
         let whole = units.partition_point(|unit| unit.end <= bytes);
         self.batch.reached.fetch_max(whole, Ordering::AcqRel);
     }
 
-    /// Copies the blocks with the reader's losses before them, and with its numbers in statistics.
+    /// Copies the blocks: packets report the reader's losses before them, and statistics its own counts.
     fn make_own(&mut self, accepted: &Counts, lost: &Counts) {
         let mut own = Encoded::default();
         for block in blocks(&self.batch.encoded.bytes) {
@@ -188,7 +188,7 @@ pub(super) struct Reader {
 #[derive(Debug, Default)]
 struct Queue {
     items: VecDeque<Item>,
-    /// Bytes not sent yet, including the batch at hand.
+    /// Bytes not sent yet, including the batch that is being sent.
     bytes: usize,
     accepted: Counts,
     lost: Counts,
@@ -225,7 +225,7 @@ impl Reader {
         self.queue.lock().push(batch, Counts::default());
     }
 
-    /// Takes the next batch; `None` if nothing waits.
+    /// Removes and returns the next batch; `None` if the queue is empty.
     pub(super) fn next(&self) -> Option<Item> {
         let mut queue = self.queue.lock();
         let mut item = queue.items.pop_front()?;
@@ -238,7 +238,7 @@ impl Reader {
         Some(item)
     }
 
-    /// Returns a batch that was taken, sent whole.
+    /// Releases a batch that was sent whole.
     pub(super) fn sent(&self, item: Item) {
         let length = item.batch.size();
         // Its packets must be counted before the queue is empty.
@@ -265,14 +265,14 @@ impl Reader {
         self.waiting() == 0
     }
 
-    /// Empties the queue for good, and returns the numbers of packets that were sent and lost. `taken` is the batch at
-    /// hand, with the number of its bytes that were sent.
+    /// Empties the queue for good, and returns the numbers of packets that were sent and lost. `taken` is the batch
+    /// that was being sent, with the number of its bytes that were sent.
     pub(super) fn end(&self, taken: Option<(Item, usize)>) -> (u64, u64) {
         let mut queue = self.queue.lock();
         let waiting = std::mem::take(&mut queue.items);
         let at_hand = taken.iter().map(|(item, done)| item.encoded().packets_after(*done));
-        let behind = waiting.iter().map(|item| item.encoded().packets_after(0));
-        let unsent = at_hand.chain(behind).sum::<usize>() as u64;
+        let after = waiting.iter().map(|item| item.encoded().packets_after(0));
+        let unsent = at_hand.chain(after).sum::<usize>() as u64;
         drop((taken, waiting));
         queue.is_over = true;
         let accepted = queue.accepted.total();
@@ -289,13 +289,13 @@ impl Queue {
     /// Drops the newest batches of a queue whose share has become smaller, as another reader has joined.
     fn shrink(&mut self, share: usize) {
         let mut kept = Vec::new();
-        // The oldest batch stays, which later ones may be a single large one after.
+        // The oldest batch stays even if it alone exceeds the share.
         while self.bytes > share && self.items.len() > 1 {
             let Some(item) = self.items.pop_back() else {
                 break;
             };
             self.bytes -= item.batch.size();
-            // Its descriptions stay, and are smaller, unless it has nothing else.
+            // Only packets are dropped: a batch without any stays, and so do the descriptions in the others.
             if item.batch.counts.total() == 0 {
                 kept.push((Arc::clone(&item.batch), item.lost_before));
                 continue;

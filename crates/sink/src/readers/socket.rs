@@ -1,4 +1,4 @@
-//! The connection of a reader, without and with TLS. No call waits.
+//! The connection of a reader, with or without TLS. No call blocks.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,9 +10,10 @@ use trawl_sys::netlink::socket_option::{keep_alive, limit_unsent};
 
 /// Largest record of TLS.
 const RECORD: usize = 16 << 10;
-/// Bytes that the kernel holds for a reader that does not read. More of its memory stays free for the rest of a block.
+/// Maximum number of unsent bytes in the kernel for a reader that does not read. The rest of the socket's buffer stays
+/// free for the end of a block; see `lift_limit`.
 const UNSENT: u32 = 16 << 10;
-/// Reads at a time of a reader that sends something.
+/// Maximum number of reads in a row from a reader that keeps sending.
 const MOST_READS: usize = 16;
 
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Socket {
                 None => break,
             }
             let state = tls.connection.process_new_packets().map_err(|error| {
-                // The alert that explains the end; a failure here is the same end.
+                // Send the alert that explains the end; if that fails, the connection ends without it.
                 let _ = tls.connection.write_tls(&mut self.stream);
                 io::Error::other(error)
             })?;
@@ -143,8 +144,8 @@ impl Socket {
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
         }
-        // A reader that is gone has no use for the end. Bytes from the reader that nobody read would turn it into a
-        // reset.
+        // Failures are ignored: a reader that is gone needs no end. Input is read first, because unread input would
+        // turn the end into a reset.
         let _ = self.push();
         let _ = self.read_input();
         let _ = self.stream.shutdown(Shutdown::Write);

@@ -46,7 +46,7 @@ fn unreadable(path: &Path, error: pem::Error) -> Error {
     let what = format!("cannot read {}", path.display());
     match error {
         pem::Error::Io(error) => Error::os(what, error),
-        pem::Error::NoItemsFound => Error::failed(what, "it contains no such item in PEM")
+        pem::Error::NoItemsFound => Error::failed(what, "it contains no PEM item of the required type")
             .fix("cert= and client-ca= name certificates, key= a private key, in PEM"),
         error => Error::failed(what, error),
     }

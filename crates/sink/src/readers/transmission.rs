@@ -1,4 +1,4 @@
-//! The thread of a reader: it sends the reader's queue, and notices its end.
+//! The thread of a reader: it sends the packets in the reader's queue, and detects that the reader has left.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -17,9 +17,9 @@ use super::socket::Socket;
 
 /// Time in which a connection must become a reader.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest sleep, and the longest while the end of the connection shows only in its state.
+/// Longest sleep, and the longest while only a check of the socket's state shows the end of the connection.
 const IDLE: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Time after the capture in which a reader that makes progress receives the rest.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -27,12 +27,12 @@ pub(super) struct Transmission<'h> {
     hub: &'h Hub,
     reader: &'h Reader,
     socket: &'h mut Socket,
-    /// The batch at hand, and the number of its bytes that were sent.
+    /// The batch that is being sent, and the number of its bytes that were sent.
     taken: Option<(Item, usize)>,
     sent: u64,
     /// True once the reader has closed its side of the connection.
     is_mute: bool,
-    /// Beginning of the end, once the capture is over.
+    /// Time since which the reader is behind after the end of the capture, and the patience with it.
     farewell: Option<(Instant, Patience)>,
 }
 
@@ -41,7 +41,7 @@ impl<'h> Transmission<'h> {
     pub(super) fn run(hub: &'h Hub, stream: TcpStream, address: SocketAddr, handshake: Option<u64>) {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let admitted = Socket::new(stream, hub.tls.clone())
-            .and_then(|mut socket| begin(&mut socket, &hub.closing).map(|()| socket));
+            .and_then(|mut socket| complete_handshake(&mut socket, &hub.closing).map(|()| socket));
         let socket = match admitted {
             Ok(socket) => Some(socket),
             Err(error) => {
@@ -91,10 +91,10 @@ impl<'h> Transmission<'h> {
         socket.close();
     }
 
-    /// Sends all packets until the streams end. An error is the reason for which the reader leaves earlier.
+    /// Sends all packets until the streams end. An error is the reason why the reader leaves earlier.
     fn send_all(&mut self) -> io::Result<()> {
         loop {
-            self.listen()?;
+            self.detect_close()?;
             if self.reader.is_cut() {
                 return Err(io::Error::other("it read too slowly"));
             }
@@ -114,7 +114,7 @@ impl<'h> Transmission<'h> {
         }
     }
 
-    /// Sends from the batch at hand, or the next one. Returns false if nothing was sent.
+    /// Sends from the current batch, or else from the next one. Returns false if nothing was sent.
     fn send_some(&mut self) -> io::Result<bool> {
         if self.taken.is_none() {
             self.taken = self.reader.next().map(|item| (item, 0));
@@ -136,7 +136,8 @@ impl<'h> Transmission<'h> {
         Ok(count > 0)
     }
 
-    /// Sends the rest of the block at hand, so that the stream of a reader that is given up ends with a whole block.
+    /// Sends the rest of the current block, so that the stream ends with a whole block although trawl gives up on the
+    /// reader.
     fn finish_block(&mut self) {
         let Some((item, done)) = &mut self.taken else {
             return;
@@ -153,8 +154,8 @@ impl<'h> Transmission<'h> {
         item.note_sent(*done);
     }
 
-    /// Notices a reader that closes the connection.
-    fn listen(&mut self) -> io::Result<()> {
+    /// Detects that the reader closes the connection.
+    fn detect_close(&mut self) -> io::Result<()> {
         if self.is_mute {
             return self.socket.error();
         }
@@ -165,7 +166,8 @@ impl<'h> Transmission<'h> {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         self.is_mute = true;
-        // The reader may have closed its side alone. If it is gone, its host answers the next bytes with a reset.
+        // The reader may have closed its side alone. If it is gone, its host answers the bytes of an empty block with a
+        // reset.
         if self.reader.is_pcapng() {
             let mut probe = vec![0; MIN_BLOCK_LEN];
             filling(&mut probe);
@@ -182,35 +184,32 @@ impl<'h> Transmission<'h> {
         }
         let is_blocked = self.taken.is_some() || self.socket.wants_write();
         let outlet = is_blocked.then(|| self.socket.as_fd());
-        let at_most = match self.is_mute || self.hub.is_ending() {
-            true => LOOK_EVERY,
-            false => IDLE,
-        };
-        // A failed wait is only a short one.
+        let at_most = if self.is_mute || self.hub.is_ending() { CHECK_EVERY } else { IDLE };
+        // If the wait fails, the next attempt only comes sooner.
         let _ = events::wait_also(&awaited, outlet, at_most);
         self.reader.wake.clear();
     }
 }
 
-/// Carries out the handshake of TLS, if any.
-fn begin(socket: &mut Socket, closing: &Wake) -> io::Result<()> {
+/// Carries out the TLS handshake, if any.
+fn complete_handshake(socket: &mut Socket, closing: &Wake) -> io::Result<()> {
     let began = Instant::now();
     while socket.is_handshaking() {
         let left = HANDSHAKE.saturating_sub(began.elapsed());
         if left.is_zero() || events::is_readable(closing.as_fd()) {
-            return Err(io::Error::other("it did not finish the handshake of TLS"));
+            return Err(io::Error::other("it did not finish the TLS handshake"));
         }
         let outlet = socket.wants_write().then(|| socket.as_fd());
         let _ = events::wait_also(&[closing.as_fd(), socket.as_fd()], outlet, left);
         if !socket.read_input()? {
-            return Err(io::Error::other("it ended the handshake of TLS"));
+            return Err(io::Error::other("it closed the connection during the TLS handshake"));
         }
         socket.push()?;
     }
     socket.push().map(drop)
 }
 
-/// Returns the reason for which a reader left, for people.
+/// Returns the reason why a reader left, for people.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => "it closed the connection".to_owned(),

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Most conversations that are remembered. At this number all are forgotten: the next packet of each is shown with its
-/// absolute numbers, and memory stays bounded under a flood.
+/// Maximum number of remembered conversations. When it is reached, all are forgotten: the next packet of each is shown
+/// with absolute numbers, and memory stays bounded under a flood.
 const MAX_FLOWS: usize = 65_536;
 
 /// One end of a conversation.
@@ -28,7 +28,7 @@ pub struct Base {
     pub sack: u32,
 }
 
-/// Calls whose replies are awaited, at most; as many as tcpdump remembers.
+/// Maximum number of calls whose replies are awaited, the same as in tcpdump.
 const MAX_CALLS: usize = 64;
 
 /// A call of NFS.
@@ -48,13 +48,13 @@ pub struct Flows {
 }
 
 impl Flows {
-    pub fn called(&mut self, call: Call) {
+    pub fn add_call(&mut self, call: Call) {
         self.calls.truncate(MAX_CALLS - 1);
         self.calls.push_front(call);
     }
 
     /// Returns version and procedure of the latest call with this number.
-    pub fn call(&self, client: IpAddr, server: IpAddr, id: u32) -> Option<(u32, u32)> {
+    pub fn find_call(&self, client: IpAddr, server: IpAddr, id: u32) -> Option<(u32, u32)> {
         let mut calls = self.calls.iter();
         let call = calls.find(|call| call.id == id && call.client == client && call.server == server)?;
         Some((call.version, call.procedure))

@@ -1,4 +1,4 @@
-//! The line being made, and the checked view of the bytes it is made of.
+//! The line of a packet, and the checked view of the bytes from which it is made.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ pub enum Stop {
 
 pub type Printed = Result<(), Stop>;
 
-/// Most headers inside headers: no real packet is deeper, and each level uses stack.
+/// Maximum depth of headers inside headers: no real packet is deeper, and each level uses stack.
 const MAX_DEPTH: u8 = 24;
 
 /// Appends formatted text to a line. Writing to a String cannot fail.
@@ -165,7 +165,7 @@ impl<'a> Line<'a> {
 pub struct Data<'a> {
     /// The captured bytes.
     pub bytes: &'a [u8],
-    /// Length on the wire, by the header outside.
+    /// Length on the wire, as the outer header states it.
     pub len: usize,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Data<'a> {
         self.array::<16>(at).map(Ipv6Addr::from)
     }
 
-    /// Fails as for a cut packet unless the header outside claims this many bytes; tcpdump checks the same.
+    /// Fails as for a cut packet unless the outer header claims at least this many bytes; tcpdump checks the same.
     pub fn at_least(&self, len: usize) -> Printed {
         if self.len < len { Err(Stop::Cut) } else { self.need(len) }
     }

@@ -23,7 +23,7 @@ const LINKTYPE_LOOP: u16 = 108;
 pub fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usize {
     let printed = match link_type {
         block::LINKTYPE_ETHERNET => ethernet::print(line, data),
-        // Numbers that systems have used for raw IP, and the numbers of one version alone.
+        // Numbers that systems have used for raw IP, and the numbers for a single version.
         block::LINKTYPE_RAW | 12 | 14 | 228 | 229 => raw(line, data),
         block::LINKTYPE_LINUX_SLL => cooked(line, data),
         block::LINKTYPE_LINUX_SLL2 => cooked2(line, data),

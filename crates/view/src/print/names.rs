@@ -164,10 +164,7 @@ mod tests {
         let entries = fs::read_dir(folder).expect("the folder of the printers");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         paths
-            .map(|path| match path.is_dir() {
-                true => sources(&path),
-                false => fs::read_to_string(&path).unwrap_or_default(),
-            })
+            .map(|path| if path.is_dir() { sources(&path) } else { fs::read_to_string(&path).unwrap_or_default() })
             .collect()
     }
 

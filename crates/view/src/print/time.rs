@@ -19,7 +19,7 @@ pub fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
     out.push(if ns < since { '-' } else { ' ' });
     let delta = match precision {
         Precision::Nano => ns.abs_diff(since),
-        // Compares as if the stamps had no more digits.
+        // Compares as if the time stamps had no digits after the microseconds.
         Precision::Micro => (ns / 1000).abs_diff(since / 1000) * 1000,
     };
     clock(out, delta / SECOND, delta % SECOND, precision);

@@ -7,7 +7,7 @@ use trawl_packet::pcapng::block::{OptionList, RawOption};
 const TRAILER_LEN: usize = 4;
 const PACKET_FIELDS_LEN: usize = 20;
 const STATISTICS_FIELDS_LEN: usize = 12;
-/// Custom blocks; programs that change a file must not copy the second kind, but merging does not change it.
+/// Custom blocks. Programs that modify a file must not copy the second kind; merging files is no such modification.
 const CUSTOM: [u32; 2] = [0x0bad, 0x4000_0bad];
 const JOURNAL: u32 = 9;
 /// Custom options begin with the number of their maker.
@@ -86,7 +86,7 @@ pub(super) fn other(out: &mut Vec<u8>, raw: &[u8], kind: u32) -> bool {
     match kind {
         block::NAME_RESOLUTION => names(out, body),
         block::DECRYPTION_SECRETS => secrets(out, body),
-        // Text alone.
+        // A journal entry is text without numbers.
         JOURNAL => {
             append(out, kind, |out| out.extend_from_slice(body));
             true

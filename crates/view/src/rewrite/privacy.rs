@@ -1,5 +1,5 @@
-//! Blocks without the parts that are not to be passed on: payload alone, or also addresses and the names of hosts,
-//! processes and users. Every block stays; of a block whose contents trawl does not know, only type and length.
+//! Removes confidential parts from blocks: only payload, or also addresses and the names of hosts, processes and users.
+//! Every block stays; a block whose contents trawl does not know keeps only its type and length.
 
 use trawl_packet::anonymize::{Addresses, Anonymizer};
 use trawl_packet::checksum::cover_kept;
@@ -58,7 +58,7 @@ pub struct LeftOut {
     pub blocks: u64,
 }
 
-/// Removes what is not to be passed on.
+/// Removes confidential parts of packets and blocks, and counts them.
 #[derive(Clone, Debug)]
 pub struct Privacy {
     /// Cuts packets after their headers.
@@ -145,7 +145,7 @@ impl Privacy {
     fn section(&mut self, block: &mut Open<'_>, body: &[u8]) {
         let (fields, rest) = split(body, SECTION_FIELDS);
         block.bytes(fields);
-        // The length of the section is no longer known.
+        // The length of the changed section is unknown.
         block.bytes(&[0xff; 8]);
         let options = rest.get(8..).unwrap_or_default();
         match self.anonymizer {
@@ -308,7 +308,7 @@ impl Privacy {
         let mut any = false;
         for option in OptionList::new(options, block.order) {
             let is_kept = kept.contains(&option.code);
-            // Verdicts of other programs than XDP's and tc's are of any contents.
+            // Verdicts of other programs than XDP's and tc's may contain anything.
             let is_opaque = option.code == block::EPB_VERDICT
                 && kept.contains(&block::EPB_VERDICT)
                 && !matches!(option.value, [block::VERDICT_EBPF_TC | block::VERDICT_EBPF_XDP, ..]);

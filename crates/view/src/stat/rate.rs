@@ -1,7 +1,7 @@
 //! The time span of packets, and the rate over that time, in slots whose width doubles as time goes on, so that memory
 //! does not grow with it.
 
-/// Most slots.
+/// Maximum number of slots.
 const SLOTS: usize = 256;
 const FIRST_WIDTH_NS: u64 = 1_000_000;
 
@@ -69,7 +69,7 @@ pub fn plot(values: &[u64], width: usize) -> String {
     sums.iter().map(block).collect()
 }
 
-/// The time span of packets, and if they are in order.
+/// The time span of packets, and whether they are in order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Span {
     pub first_ns: Option<u64>,

@@ -4,12 +4,12 @@
 use trawl_packet::build::flags;
 use trawl_packet::walk::Tcp;
 
-/// A late segment is out of order if it comes this soon after the one that should follow it, while the connection's
+/// A late segment is out of order if it arrives this soon after the one that should follow it, while the connection's
 /// first round trip is not known.
 const SOON_NS: u64 = 3_000_000;
 /// A segment requested by duplicate acknowledgements is a fast retransmission within this time.
 const FAST_NS: u64 = 20_000_000;
-const ASKS_AGAIN: u32 = 2;
+const MIN_REPETITIONS: u32 = 2;
 
 /// Relation of a segment to the earlier ones of its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Direction {
                 if keeps_alive {
                     Standing::Probe
                 } else {
-                    self.again(tcp.seq, end, next, now.saturating_sub(at), now, reverse())
+                    self.classify_late(tcp.seq, end, next, now.saturating_sub(at), now, reverse())
                 }
             }
             Some((next, _)) if is_before(next, tcp.seq) => Standing::AfterMissing,
@@ -68,14 +68,14 @@ impl Direction {
         order
     }
 
-    fn again(&self, seq: u32, end: u32, next: u32, late_ns: u64, now: u64, reverse: Option<Self>) -> Standing {
+    fn classify_late(&self, seq: u32, end: u32, next: u32, late_ns: u64, now: u64, reverse: Option<Self>) -> Standing {
         let reverse = reverse.unwrap_or_default();
-        let is_asked_for = reverse.repeated >= ASKS_AGAIN
+        let is_requested = reverse.repeated >= MIN_REPETITIONS
             && reverse.acknowledged == Some(seq)
             && now.saturating_sub(reverse.repeated_ns) < FAST_NS;
         let round_trip = self.first_round_trip_ns.or(reverse.first_round_trip_ns);
         let is_soon = late_ns < round_trip.unwrap_or(SOON_NS);
-        if is_asked_for || !is_soon || end == next { Standing::Retransmission } else { Standing::OutOfOrder }
+        if is_requested || !is_soon || end == next { Standing::Retransmission } else { Standing::OutOfOrder }
     }
 
     fn acknowledgement(&mut self, tcp: &Tcp, payload: u32, now: u64) {

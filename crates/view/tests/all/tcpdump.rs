@@ -167,7 +167,7 @@ const BRIEF: [&str; 28] = [
 ];
 
 /// tcpdump shows a packet that ends after an IPv6 fragment header as if it were whole.
-const BEHIND_EXTENSION: &str = "cut in a fragment header";
+const CUT_AFTER_EXTENSION: &str = "cut in a fragment header";
 
 /// Differences on purpose of all verbose output:
 /// - EIGRP is not shown in more than one line
@@ -213,13 +213,13 @@ const BRIEF_ONCE_VERBOSE: [&str; 8] = [
 
 #[test]
 fn plain() {
-    compare(&["-tt"], EPOCH, &[BEHIND_EXTENSION]);
+    compare(&["-tt"], EPOCH, &[CUT_AFTER_EXTENSION]);
 }
 
 #[test]
 fn link_header() {
     // tcpdump leaves out the ethertype of a frame that is cut in its VLAN tag.
-    let different = [BEHIND_EXTENSION, "cut in a VLAN tag"];
+    let different = [CUT_AFTER_EXTENSION, "cut in a VLAN tag"];
     compare(&["-tt", "-e"], PrintOptions { link_header: true, ..EPOCH }, &different);
 }
 
@@ -263,7 +263,7 @@ fn verbose_with_link_header() {
 fn dumps_with_link_header() {
     for (arg, form) in [("-xx", DumpForm::Hex), ("-XX", DumpForm::HexAscii)] {
         let dump = Some(Dump { form, link_header: true });
-        compare(&["-tt", arg], PrintOptions { dump, ..EPOCH }, &[BEHIND_EXTENSION]);
+        compare(&["-tt", arg], PrintOptions { dump, ..EPOCH }, &[CUT_AFTER_EXTENSION]);
     }
 }
 
@@ -272,7 +272,7 @@ fn dumps_with_link_header() {
 #[test]
 fn dumps_without_link_header() {
     let different = [
-        BEHIND_EXTENSION,
+        CUT_AFTER_EXTENSION,
         "cut in a VLAN tag",
         "cut in the Ethernet header",
         "cut in ARP",

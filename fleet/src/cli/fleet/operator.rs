@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
-use trawl_view::text::steers;
+use trawl_view::text::controls_terminal;
 
 use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
 use crate::agent::{
@@ -433,7 +433,7 @@ fn without_unknown(capture: &Value) -> Value {
 
 fn bounded(value: Value) -> Value {
     let text = |text: String| -> String {
-        let plain = text.chars().map(|letter| if steers(letter) { '.' } else { letter });
+        let plain = text.chars().map(|letter| if controls_terminal(letter) { '.' } else { letter });
         plain.take(LONGEST_TEXT).collect()
     };
     match value {

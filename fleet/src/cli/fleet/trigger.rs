@@ -380,7 +380,7 @@ fn check(request: &Request, token: Option<&str>) -> std::result::Result<(), Answ
 fn reason(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();
-    let plain = line.chars().filter(|letter| !text::steers(*letter));
+    let plain = line.chars().filter(|letter| !text::controls_terminal(*letter));
     let reason: String = plain.take(REASON).collect();
     if reason.is_empty() { "a request".to_owned() } else { reason }
 }

@@ -196,8 +196,8 @@ mod tests {
         let known = trawl_spool::processes::Descriptions::default();
         for block in trawl_packet::pcapng::block::blocks(&bytes) {
             match block.enhanced_packet() {
-                Some(packet) => chunk.packet(block.bytes, &packet, &known),
-                None => chunk.other(&block),
+                Some(packet) => chunk.add_packet(block.bytes, &packet, &known),
+                None => chunk.add_other(&block),
             }
             .expect("a disk");
         }

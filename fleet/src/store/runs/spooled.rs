@@ -201,12 +201,12 @@ impl Run {
         let mut processes = Descriptions::default();
         for block in blocks(&bytes) {
             match block.enhanced_packet() {
-                Some(packet) => chunk.packet(block.bytes, &packet, &processes)?,
+                Some(packet) => chunk.add_packet(block.bytes, &packet, &processes)?,
                 None if processes.add(&block).is_some() => {}
                 None if TranslationNews::from_block(&block).is_some() => {
-                    chunk.translation(block.bytes)?;
+                    chunk.add_translation(block.bytes)?;
                 }
-                None => chunk.other(&block)?,
+                None => chunk.add_other(&block)?,
             }
         }
         let at = |end| self.directory.join(chunk_name(sequence, end));

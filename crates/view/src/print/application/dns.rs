@@ -13,7 +13,7 @@ const TYPE_A: u16 = 1;
 const TYPE_OPT: u16 = 41;
 const CLASS_IN: u16 = 1;
 const TOP_BIT: u16 = 0x8000;
-/// Most characters of a name that are shown.
+/// Maximum number of characters of a name that are shown.
 const MOST: usize = 255;
 
 pub fn over_tcp(line: &mut Line<'_>, data: Data<'_>) -> Printed {

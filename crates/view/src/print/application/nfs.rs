@@ -23,7 +23,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, (src, dst): (u16, u16), data: Data<'_
             line.protocol = "nfs";
             put!(line, "NFS request xid {id} {}", data.len);
             let (version, procedure) = (data.u32(16)?, data.u32(20)?);
-            line.flows.called(Call { client: ip.src, server: ip.dst, id, version, procedure });
+            line.flows.add_call(Call { client: ip.src, server: ip.dst, id, version, procedure });
             let name = put_name(line, version, procedure);
             call(line, version, name, data)?;
             Ok(true)
@@ -279,7 +279,7 @@ fn reply(line: &mut Line<'_>, ip: &Ip, id: u32, data: Data<'_>) -> Printed {
             return Ok(());
         }
     }
-    let Some((version, procedure)) = line.flows.call(ip.dst, ip.src, id) else {
+    let Some((version, procedure)) = line.flows.find_call(ip.dst, ip.src, id) else {
         return Ok(());
     };
     let name = put_name(line, version, procedure);

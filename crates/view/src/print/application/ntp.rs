@@ -119,7 +119,7 @@ fn put_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
     if seconds == 0 {
         return;
     }
-    // Of the era that ends in 2036, as in tcpdump.
+    // The time is of the era that ends in 2036, as in tcpdump.
     let unix = i64::from(seconds) - SINCE_1900;
     put!(line, " ({}Z)", time::date_and_time(unix));
 }

@@ -31,7 +31,7 @@ pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows ESP behind NAT, its keepalives, and key exchange.
+/// Shows ESP across NAT, its keepalives, and key exchange.
 pub fn encapsulated_esp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "isakmp_rfc3948";
     if data.len == 1 && data.u8(0)? == 0xff {

@@ -264,7 +264,7 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed 
             }
             put!(line, "]");
         }
-        // The colon is one of the flags' only outside of sets, as in tcpdump.
+        // Inside a set the colon does not depend on flags, as in tcpdump.
         if flags != 0 || indent.len() > 2 {
             put!(line, ": ");
         }

@@ -23,10 +23,11 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let room = data.len - HEADER_LEN;
     // A length of zero is a datagram too long for the field.
     let len = if stored_len == 0 { room } else { stored_len - HEADER_LEN };
-    let claimed = match ip.fragmented && names_length(src, dst) {
+    let claimed = if ip.fragmented && names_length(src, dst) {
         // The rest is in other fragments.
-        true => len + HEADER_LEN,
-        false => data.len.min(len + HEADER_LEN),
+        len + HEADER_LEN
+    } else {
+        data.len.min(len + HEADER_LEN)
     };
     let payload = data.claimed(claimed).skip(HEADER_LEN);
     if let Some(datagrams) = line.options.datagrams {

@@ -89,7 +89,7 @@ fn rewritten(file: &[u8], verbatim: bool, privacy: Privacy) -> (Vec<u8>, LeftOut
             Step::Block { kind } => rewriter.block(&mut out, 0, &reader, kind),
         }
     }
-    let left_out = rewriter.private().expect("what was left out");
+    let left_out = rewriter.left_out_for_privacy().expect("what was left out");
     (out, left_out)
 }
 
