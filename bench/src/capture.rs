@@ -1,5 +1,5 @@
-//! Every tool that captures to a file, trawl and the peers, with the same procedure: started on a CPU of its own, given
-//! traffic, ended, and counted by reading its file back.
+//! Runs each tool that captures to a file, trawl and the peers, by the same procedure: starts it on a CPU of its own,
+//! sends traffic, ends it, and counts the packets by reading its file back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ pub fn capture_and(
     recorder: Recorder,
     setting: &Setting,
     traffic: &Traffic,
-    look: impl FnOnce(&Path, &mut Measured) -> Result<()>,
+    inspect: impl FnOnce(&Path, &mut Measured) -> Result<()>,
 ) -> Outcome {
     if let Some(hosts) = &bench.hosts {
         return hosts.capture(recorder, setting, traffic);
@@ -99,7 +99,7 @@ pub fn capture_and(
     let recorded = scratch::contents(file.path(), Some(lab.b.mac), recorder.tap().is_none())?.packets;
     let mut measured =
         Measured { claim, memory_bytes, ..Measured::after(sent, BTreeMap::new()) }.recorded(recorded, setting, traffic);
-    look(file.path(), &mut measured)?;
+    inspect(file.path(), &mut measured)?;
     Ok(measured)
 }
 
@@ -135,10 +135,10 @@ pub struct Complete {
     pub flood: Measured,
 }
 
-/// Share of the packets that counts as all of them: one lost in a thousand may be the machine's doing.
+/// Share of the packets that counts as all of them: the machine itself may cause the loss of one in a thousand.
 pub const WHOLE: f64 = 0.999;
 /// Ratio of the lowest rate with loss to the highest without at which the search ends.
-const NARROW: f64 = 1.06;
+const MAX_RATIO: f64 = 1.06;
 
 /// Searches for the highest rate at which a recorder is complete: first at full speed, then in halves.
 pub fn complete(
@@ -162,7 +162,7 @@ pub fn complete(
     let (mut low, mut high) = if share >= WHOLE { (rate, None) } else { (0.0, Some(rate)) };
     let mut probe = rate * share;
     for _ in 0..probes {
-        let Some(lossy) = high.filter(|lossy| *lossy > low * NARROW) else {
+        let Some(lossy) = high.filter(|lossy| *lossy > low * MAX_RATIO) else {
             break;
         };
         let traffic = Traffic::at(size, probe.min(lossy) * 1e6, seconds);
@@ -177,7 +177,7 @@ pub fn complete(
     Ok(Complete { mpps: low, first_loss_mpps: high, flood })
 }
 
-/// Returns a capture of trawl's from these interfaces to a file, and the text that means it is ready.
+/// Returns trawl's command for a capture from these interfaces to a file, and the text that it prints when it is ready.
 pub fn trawl_capture(
     bench: &Bench,
     tap: &str,
@@ -193,7 +193,8 @@ pub fn trawl_capture(
     (trawl, "capturing on")
 }
 
-/// Returns a capture of tcpdump's in a namespace to a file, as root: it could not write to most directories otherwise.
+/// Returns tcpdump's command for a capture in a namespace to a file. It stays root, because it could not write to most
+/// directories otherwise.
 pub fn tcpdump(bench: &Bench, namespace: &str, interface: &str, file: &Path) -> Result<Command, Stop> {
     let mut tcpdump = process::command_in(namespace, bench.peers.path("tcpdump")?);
     tcpdump.args(["-n", "-Z", "root", "-i", interface, "-w"]);
@@ -214,7 +215,7 @@ impl Recorder {
         Loaded::native(does, station).map(Some)
     }
 
-    /// Returns the command, and the text on standard error that means it is ready.
+    /// Returns the command, and the text that it prints on standard error when it is ready.
     fn command(
         self,
         bench: &Bench,
@@ -252,7 +253,7 @@ impl Recorder {
             }
             Ok(command)
         };
-        // Some print to standard output that they are ready.
+        // Some peers print to standard output that they are ready.
         let loud = |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
             let quiet = inside(peer, arguments, option)?;
             let mut arguments = quiet.get_args().skip(3);
@@ -295,7 +296,7 @@ impl Recorder {
                 (xdpcap, "received/matched")
             }
             other => {
-                // tcpdump captures by the libpcap of these.
+                // tcpdump captures through the libpcap of netmap or PF_RING, which need their modules.
                 match other {
                     Self::Netmap => drop(bench.peers.path("netmap")?),
                     Self::PfRing => drop(bench.peers.path("pf_ring")?),
@@ -339,10 +340,10 @@ impl Recorder {
     }
 }
 
-/// Returns the number in front of this text.
-fn number_before(text: &str, arguments: &str) -> Option<u64> {
+/// Returns the number before these words, in the last line that has them.
+fn number_before(text: &str, words: &str) -> Option<u64> {
     text.lines().rev().find_map(|line| {
-        let at = line.find(arguments)?;
+        let at = line.find(words)?;
         let before = line[..at].trim_end();
         let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
         digits.parse().ok()

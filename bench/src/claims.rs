@@ -1,4 +1,4 @@
-//! Claims: sentences of the documentation and of the report that come out of results, with their intervals.
+//! Claims: sentences of the documentation and of the report that results support, with their intervals.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -265,7 +265,7 @@ fn carry_out(request: &Request, directory: &Path, before: Option<Report>, json: 
         ));
         return Ok(ExitCode::FAILURE);
     }
-    // A failure that this host explains does not count.
+    // A failure that is expected on this host does not count.
     let has_failed = |one: &Experiment| one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected);
     Ok(exit_code(!report.experiments.iter().any(has_failed)))
 }
@@ -388,13 +388,14 @@ fn show(report: &Report, directory: &Path) -> String {
 }
 
 fn wrong_claims(experiment: &Experiment) -> Vec<String> {
-    let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut wrong: BTreeMap<&str, usize> = BTreeMap::new();
     for run in &experiment.runs {
         if run.claim.as_ref().is_some_and(|claim| claim.wrong) {
-            *said.entry(&run.series).or_default() += 1;
+            *wrong.entry(&run.series).or_default() += 1;
         }
     }
-    said.into_iter()
+    wrong
+        .into_iter()
         .map(|(series, runs)| format!("{series} contradicts its file and the device in {runs} runs"))
         .collect()
 }

@@ -8,7 +8,7 @@ use trawl_lab::LineOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     pub options: &'static [&'static str],
-    /// Receive offload of the interface. Only XDP programs in native mode need it; it takes the stack's time.
+    /// Receive offload of the interface. Only XDP programs in native mode need it; it costs the stack time.
     pub gro: bool,
 }
 
@@ -29,7 +29,8 @@ impl From<Configuration> for LineOptions {
 }
 
 impl Configuration {
-    /// Returns the bytes below which xdpcap leaves packets in its buffer. It loses the rest when it ends, at any rate.
+    /// Returns the number of bytes up to which xdpcap leaves packets in its buffer. It loses these packets when it
+    /// ends, whatever the rate.
     pub fn held_back(self) -> u64 {
         let mut options = self.options.iter();
         let watermark = options.find(|option| **option == "-watermark");
@@ -52,5 +53,5 @@ pub const DEFAULTS: Configuration = with_gro(&[]);
 /// The grid of a program without options that matter.
 pub const ONLY_DEFAULTS: [Configuration; 1] = [DEFAULTS];
 
-/// Configurations of what handles packets in the network stack.
+/// Configurations of programs that handle packets in the network stack.
 pub const IN_STACK: [Configuration; 2] = [DEFAULTS, without_gro(&[])];

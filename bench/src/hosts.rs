@@ -49,7 +49,7 @@ fn directory() -> String {
 }
 
 impl Host {
-    fn reached(&self) -> Ssh {
+    fn connection(&self) -> Ssh {
         Ssh {
             program: std::iter::once("ssh".to_owned()).chain(self.options.clone()).collect(),
             destination: self.ssh.clone(),
@@ -57,27 +57,28 @@ impl Host {
     }
 
     fn ssh(&self, script: &str) -> Command {
-        let mut ssh = self.reached().script(script);
+        let mut ssh = self.connection().script(script);
         ssh.env(MARK, std::process::id().to_string());
         ssh
     }
 
     fn run(&self, script: &str) -> Result<String> {
-        self.reached().run(script)
+        self.connection().run(script)
     }
 
     fn trawl(&self) -> String {
         format!("{}/trawl", self.room)
     }
 
-    /// Makes the directory for the binary and the captures. In one such as /var/tmp, any user could plant a program
-    /// that would be run as root: an existing directory must belong to this user, and only they may write to it.
+    /// Makes the directory for the binary and the captures. In a directory such as /var/tmp, any user could plant a
+    /// program that would be run as root. So an existing directory must belong to this user, and only they may write to
+    /// it.
     fn make_room(&mut self) -> Result<()> {
         let directory = word(&self.directory);
         self.room = self.run(&format!(
             "room={directory}/trawl-bench-$(id -u); mkdir -m 700 \"$room\" 2>/dev/null; \
              if [ -d \"$room\" ] && [ ! -L \"$room\" ] && [ -O \"$room\" ] && [ \"$(stat -c %a \"$room\")\" = 700 ]; \
-             then echo \"$room\"; else echo \"$room cannot be made, or is not this user's alone\" >&2; exit 1; fi"
+             then echo \"$room\"; else echo \"$room cannot be created as a directory that only this user can write to\" >&2; exit 1; fi"
         ))?;
         Ok(())
     }
@@ -101,7 +102,7 @@ impl Hosts {
         hosts.local = local.to_owned();
         for host in [&mut hosts.sender, &mut hosts.receiver] {
             host.make_room()?;
-            host.reached().provide(local, &host.trawl())?;
+            host.connection().provide(local, &host.trawl())?;
         }
         Ok(hosts)
     }
@@ -114,13 +115,13 @@ impl Hosts {
         let path = word(&file);
         let filter = setting.filter.as_deref().map(word).unwrap_or_default();
         let (command, ready) = match (recorder, recorder.tap()) {
-            (Recorder::TrawlTraced, _) => return Err(not_there(recorder)),
+            (Recorder::TrawlTraced, _) => return Err(unsupported(recorder)),
             (_, Some(tap)) => {
                 (format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"), "capturing on")
             }
             (Recorder::Tcpdump, _) => (format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"), "listening on"),
             (Recorder::Dumpcap, _) => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
-            _ => return Err(not_there(recorder)),
+            _ => return Err(unsupported(recorder)),
         };
         let verdict = match recorder {
             Recorder::TrawlHook(Fate::Drop) => Some("drop"),
@@ -135,7 +136,7 @@ impl Hosts {
             None => None,
         };
         let _file = Undo(receiver, format!("rm -f {path}"));
-        // Its process id comes first, so that it can be interrupted.
+        // The shell prints its process id, which the command keeps, so that it can be interrupted.
         let mut ssh = receiver.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
         let peer = Peer::start(recorder.name(), &mut ssh, 0, "pid ")?;
         let process = peer.last_number();
@@ -163,8 +164,8 @@ impl Hosts {
     }
 }
 
-fn not_there(recorder: Recorder) -> Stop {
-    Stop::NotHere(format!("{} is not run on other hosts", recorder.name()))
+fn unsupported(recorder: Recorder) -> Stop {
+    Stop::NotHere(format!("{} cannot run on other hosts", recorder.name()))
 }
 
 /// A command that undoes a change on its host when dropped.

@@ -8,12 +8,11 @@ const FULL: f64 = 90.0;
 /// Share of the disk's direct rate, in per cent, from which the disk is the limit.
 const DISK_FULL: f64 = 85.0;
 const DISK_METRIC: &str = "of_disk_percent";
-/// Work that shares a CPU: the kernel receives in soft interrupts, and so their share tells which of the two is the
-/// limit.
+/// Work that shares a CPU: the kernel receives in soft interrupts, so their share shows which of the two is the limit.
 const BOTH: &str = "sender and receiver";
 
-/// Returns the limit of each series at its highest load, as a sentence; `None` if the experiment does not say which CPU
-/// does what.
+/// Returns the limit of each series at its highest load, as a sentence; `None` if the experiment does not define the
+/// work of its CPUs.
 pub fn limits(experiment: &Experiment) -> Option<String> {
     if experiment.definition.cpus.is_empty() {
         return None;
@@ -44,7 +43,7 @@ fn limit(experiment: &Experiment, series: &str) -> (String, String) {
     let mut details = Vec::new();
     for (cpu, work) in experiment.definition.cpus.iter().enumerate() {
         let mean = CpuUse::mean(&runs, cpu);
-        // Time that the hypervisor took was not the machine's to use.
+        // The machine could not use the time that the hypervisor took.
         let own = f64::from(1.0 - mean.steal).max(0.01);
         let busy = f64::from(mean.busy()) / own * 100.0;
         if busy < FULL {

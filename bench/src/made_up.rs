@@ -36,7 +36,7 @@ const KEPT: usize = 96;
 const HEADER: usize = 20;
 /// Lengths of packets, and the share of packets with at most that length, in per cent.
 const LENGTHS: [(usize, u64); 4] = [(66, 45), (120, 60), (590, 70), (1514, 100)];
-/// Most consecutive packets of a flow.
+/// Maximum number of consecutive packets of a flow.
 const BURST: u64 = 16;
 const SERVERS: u64 = 200;
 /// Shares of flows, in per cent.
@@ -46,7 +46,7 @@ const UDP: u64 = 20;
 const PIECE: usize = 256 << 10;
 const HOST: &str = "host";
 const CAPTURE: &str = "made-up";
-/// Chunks of a store with 1,000 hosts in six weeks, and of a host in a day: one a minute.
+/// Chunks of a store with 1,000 hosts in six weeks, and of a host in a day: one per minute.
 const CHUNKS: u64 = 60_000_000;
 const CHUNKS_A_DAY: u64 = 1_440;
 
@@ -223,7 +223,7 @@ impl Made {
         format!("file://{}", self.root().display())
     }
 
-    /// Adds one more host with few packets, the last of which is the needle. The catalogue does not have them yet.
+    /// Adds one more host with few packets, the last of which is the needle. They are not in the catalogue.
     pub fn add_needle(&mut self, packets: u64, flows: usize) -> Result<()> {
         self.packets += packets + 1;
         self.fill("needle", packets, flows, true)
@@ -265,7 +265,7 @@ impl Made {
         writer.write(Blocks::Bytes(&blocks))?;
         let spooled = writer.end(std::iter::empty(), "count")?;
         if let Some(why) = spooled.trouble {
-            return Err(Error::failed("cannot make up a store", why));
+            return Err(Error::failed("cannot create a synthetic store", why));
         }
         let mut push = process::command(&self.trawl);
         process::run(push.args(["store", "push", "--spool"]).arg(spool))?;

@@ -95,7 +95,7 @@ pub struct PeerRecord {
 }
 
 impl PeerRecord {
-    /// Returns its version, or the reason why it takes no part.
+    /// Returns its version, or the reason why it is not used.
     pub fn state(&self) -> String {
         let message = self.message.as_deref();
         match self.state {
@@ -420,7 +420,7 @@ impl Experiment {
     }
 }
 
-/// The choice for a program, and what it was chosen from.
+/// The configuration chosen for a program, and all that were tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     pub program: String,

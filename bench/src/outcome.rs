@@ -1,4 +1,4 @@
-//! The result of one run, or the reason for which it is missing.
+//! The result of one run, or the reason why it is missing.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct Measured {
     pub claim: Option<Claim>,
     pub seconds: f64,
     pub memory_bytes: Option<u64>,
-    /// CPU use in the measured time, and the reason for a disturbance; `None`: the run as a whole counts.
+    /// CPU use in the measured time, and the reason for a disturbance; `None` if those of the whole run count.
     pub cpus: Option<(Vec<CpuUse>, Option<String>)>,
 }
 

@@ -87,15 +87,15 @@ impl Background {
         Err(Error::failed(what, format!("it ended before it was ready: {}", String::from_utf8_lossy(&said).trim())))
     }
 
-    /// Starts a command whose output goes elsewhere.
+    /// Starts a command whose output the caller has redirected.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let what = command_line(command);
         let child = command.spawn();
         child.map(Self).map_err(|e| Error::os(format!("cannot start {what}"), e))
     }
 
-    /// Starts a command of which only the errors matter.
-    pub fn spawn_heard(command: &mut Command) -> Result<Self> {
+    /// Starts a command, keeps its standard error for [`Self::last_errors`], and discards its standard output.
+    pub fn spawn_with_errors(command: &mut Command) -> Result<Self> {
         Self::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))
     }
 
@@ -123,7 +123,7 @@ impl Drop for Background {
         let _ = process::interrupt(self.0.id());
         let deadline = Instant::now() + TIME_TO_END;
         while !self.has_ended() && Instant::now() < deadline {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -137,10 +137,11 @@ pub fn last_lines(text: &str, count: usize) -> String {
 }
 
 const TIME_TO_END: Duration = Duration::from_secs(1);
-/// Time without work after which nothing is left: tcpdump receives a partly filled block after a second.
+/// Time without CPU use after which a capture has processed everything: tcpdump receives a partly filled block after a
+/// second.
 pub const IDLE: Duration = Duration::from_millis(1500);
-const IDLE_AT_MOST: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const MAX_IDLE_WAIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A running capture program.
 pub struct Peer {
@@ -213,12 +214,12 @@ impl Peer {
         peak_of(&status)
     }
 
-    /// Waits until it has processed all packets: its CPU time stands still.
+    /// Waits until it has processed all packets, which shows in its CPU time: it no longer grows.
     pub fn wait_until_idle(&self) {
         let start = Instant::now();
         let mut last = (self.cpu_seconds(), start);
-        while last.1.elapsed() < IDLE && start.elapsed() < IDLE_AT_MOST {
-            std::thread::sleep(LOOK_EVERY);
+        while last.1.elapsed() < IDLE && start.elapsed() < MAX_IDLE_WAIT {
+            std::thread::sleep(POLL_INTERVAL);
             let now = self.cpu_seconds();
             if now > last.0 {
                 last = (now, Instant::now());
@@ -235,7 +236,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Needed only if an error came before `finish`.
+        // The process is still running only if an error occurred before `finish`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

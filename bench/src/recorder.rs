@@ -66,7 +66,7 @@ pub enum Choice {
     /// The best one on this machine.
     #[default]
     Best,
-    /// The recorder as it comes, which the studies measured.
+    /// The defaults, with which the studies measured.
     Published,
     Given(Configuration),
 }
@@ -113,8 +113,8 @@ impl Recorder {
         }
     }
 
-    /// Returns whether the recorder needs time after the last packet. trawl writes whole blocks as they come; for the
-    /// others, packets are still in the kernel.
+    /// Returns true if the recorder needs time after the last packet, because packets may still be in the kernel. trawl
+    /// writes blocks as they come.
     pub fn needs_rest(self) -> bool {
         self.tap().is_none() && !matches!(self, Self::Recv | Self::Xsk)
     }
@@ -165,7 +165,7 @@ impl Measured {
         let sent = self.sent.unwrap_or(0);
         let expected = setting.one_in.map_or(sent, |every| sent / every);
         let seconds = self.seconds.max(f64::EPSILON);
-        // The receiving path may hold the sender up.
+        // The receiving path may slow the sender down.
         let reached = traffic.rate.map_or(1.0, |rate| sent as f64 / seconds / rate);
         let reached = if reached > RATE_REACHED { 1.0 } else { reached };
         let share = percent(recorded as f64, expected.max(1) as f64);

@@ -24,7 +24,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Returns the files of a series that a capture made of this name, `NAME_00000` and so on.
+    /// Returns the files of a capture to several files, which it names `NAME_00000` and so on.
     pub fn series(&self) -> Vec<PathBuf> {
         let directory = self.0.parent().unwrap_or(Path::new("."));
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
@@ -92,8 +92,8 @@ pub struct Contents {
     pub disordered: u64,
 }
 
-/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers. Of a peer's file
-/// that is damaged, which xdpcap's can be, the packets before the damage count.
+/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers. A peer's file
+/// may be damaged, as xdpcap's can be; then the packets before the damage count.
 pub fn contents(path: &Path, mac: Option<[u8; 6]>, is_a_peers: bool) -> Result<Contents> {
     let (mut contents, mut latest) = (Contents::default(), 0);
     let read = each_packet(path, |packet| {
@@ -167,7 +167,7 @@ impl Undo for Remains {
         Ok(())
     }
 
-    /// Keeps standard output and error open: their readers wait until nothing is left.
+    /// Keeps standard output and error open, so that their readers wait until everything is removed.
     fn descriptors(&self) -> Vec<RawFd> {
         vec![1, 2]
     }
@@ -177,7 +177,7 @@ impl Undo for Remains {
     }
 }
 
-/// Returns the processes that carry its mark.
+/// Returns the processes with the mark of a benchmark.
 fn marked(process: u32) -> Vec<u32> {
     let mark = format!("{MARK}={process}");
     let carries = |id: &u32| {

@@ -1,5 +1,5 @@
-//! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own:
-//! each queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
+//! Traffic that `trawl gen` sends from a station of a lab, counted by the sending device; and its reception on a CPU of
+//! its own: each queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::model::CpuUse;
 use crate::outcome::{Measured, Stop};
 use crate::process;
 
-/// Share of the requested rate below which a sender says nothing about that rate.
+/// Share of the requested rate above which a sender counts as having reached it.
 pub const RATE_REACHED: f64 = 0.93;
 /// Bytes of the checksum at a frame's end, which the studies count and Linux does not show.
 pub const CHECKSUM: usize = 4;
@@ -36,7 +36,7 @@ pub fn capture_cpu() -> usize {
 pub struct Traffic {
     /// Length of each frame including its checksum, as in the studies.
     pub size: usize,
-    /// Frames a second; `None`: full speed.
+    /// Frames per second; `None` at full speed.
     pub rate: Option<f64>,
     pub amount: Amount,
     /// CPU of each sending thread.
@@ -81,7 +81,7 @@ impl Measured {
     }
 }
 
-/// Returns the frames a second that fill this many Mbit/s with frames of this length, including the checksum.
+/// Returns the frames per second that fill this many Mbit/s with frames of this length, including the checksum.
 pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
     megabits * 1e6 / 8.0 / size as f64
 }
@@ -91,7 +91,7 @@ impl Traffic {
     pub fn at(size: usize, rate: f64, seconds: f64) -> Self {
         Self {
             rate: Some(rate),
-            // By time: a slow receiver would stretch the time of a fixed number of frames.
+            // The time is fixed, because a slow receiver would stretch the time of a fixed number of frames.
             amount: Amount::Time(Duration::from_secs_f64(seconds.max(100.0 / rate))),
             ..Self::flood(size, seconds, &[SENDER_CPU])
         }
@@ -194,7 +194,7 @@ pub fn received(station: &Station) -> Result<u64> {
     Ok(station.netlink()?.link(&station.interface)?.statistics.rx_packets)
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns a unique interface name, which identifies the kernel's threads, even while another lab is being removed.
 pub fn interface_name() -> String {
@@ -217,7 +217,7 @@ impl Napi {
         process::run(shell.args(["-c", &format!("echo 1 > {setting}")]))
             .map_err(|why| Stop::NotHere(format!("this kernel has no threaded NAPI for a veth: {why}")))?;
         let wanted = format!("napi/{}-", station.interface);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let threads = threads_named(&wanted);
             if !threads.is_empty() {

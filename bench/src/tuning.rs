@@ -53,12 +53,12 @@ impl Tuned {
     }
 }
 
-/// Least gain over a configuration before it: less is noise, and the defaults come first.
-const GAIN: f64 = 1.1;
+/// Minimum gain over an earlier configuration: less is noise, and the defaults come first.
+const MIN_GAIN: f64 = 1.1;
 
 fn best_of(tried: &[(f64, Configuration)]) -> (f64, Configuration) {
     let better =
-        |best: (f64, Configuration), one: &(f64, Configuration)| if one.0 > best.0 * GAIN { *one } else { best };
+        |best: (f64, Configuration), one: &(f64, Configuration)| if one.0 > best.0 * MIN_GAIN { *one } else { best };
     let first = tried.first().copied().unwrap_or((0.0, DEFAULTS));
     tried.iter().fold(first, better)
 }

@@ -21,7 +21,7 @@ use trawl_sys::{Error, Result};
 
 /// Size of a write.
 const CHUNK: usize = 1 << 20;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Length of the longest frame.
 const LONGEST: usize = 262_144;
 
@@ -46,10 +46,10 @@ pub fn receive(namespace: &str, interface: &str, queues: u32, path: &Path) -> Re
         }
         if got == 0 {
             let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-            wait(&descriptors, LOOK_EVERY)?;
+            wait(&descriptors, POLL_INTERVAL)?;
         }
     }
-    // From here on packets go on to the stack again.
+    // From here on, packets go to the stack again.
     drop(program);
     for socket in &mut sockets {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -86,7 +86,7 @@ pub fn receive_by_calls(namespace: &str, interface: &str, path: &Path) -> Result
                 if signals.next().is_some() {
                     break;
                 }
-                wait(&[socket.as_fd(), signals.as_fd()], LOOK_EVERY)?;
+                wait(&[socket.as_fd(), signals.as_fd()], POLL_INTERVAL)?;
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(Error::os("cannot read from a packet socket", e)),
@@ -120,7 +120,7 @@ impl Recording {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file.write_all(&self.waiting).map_err(|e| Error::os("cannot write what was received", e))?;
+        self.file.write_all(&self.waiting).map_err(|e| Error::os("cannot write the received packets", e))?;
         self.waiting.clear();
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the entries of a directory whose names have this prefix.
 fn beginning(directory: &str, with: &str) -> Vec<PathBuf> {
@@ -48,12 +48,12 @@ fn killed_benchmark_leaves_nothing() {
         .expect("the benchmark starts");
     let process = child.id();
     let start = Instant::now();
-    while left_behind(process).len() < 3 && start.elapsed() < PATIENCE {
+    while left_behind(process).len() < 3 && start.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(20));
     }
     let before = left_behind(process);
     child.kill().expect("it is there to be killed");
-    // The process that cleans up has the other end too: it closes the pipe when it is done.
+    // The process that cleans up also has the other end, and closes the pipe when it is done.
     let mut errors = child.stderr.take().expect("a pipe");
     errors.read_to_string(&mut String::new()).expect("the end of the pipe");
     child.wait().expect("it was killed");

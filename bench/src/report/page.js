@@ -66,8 +66,8 @@
     });
     const text = (u, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick)));
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: text };
-    // Ticks of the x axis stand where something was measured, as far as there is room for their text.
-    const places = (u, at, low, high) => {
+    // The x axis has ticks at the measured values, as far as there is room for their text.
+    const ticksAtValues = (u, at, low, high) => {
       const scale = (x) => (logs.x ? Math.log10(x) : x);
       const width = (u.bbox.width || box.clientWidth * devicePixelRatio) / devicePixelRatio;
       let last = -Infinity;
@@ -83,12 +83,12 @@
       width: Math.max(300, box.clientWidth), height: 380, cursor: { drag: { x: true, y: true } },
       scales: { x: { time: false, distr: logs.x ? 3 : 1, range: logs.x ? undefined : (u, low, high) => { const pad = (high - low || Math.abs(high) || 1) * 0.05; return [low - pad, high + pad]; } },
                 y: { distr: logs.y ? 3 : 1, range: logs.y ? undefined : () => [0, Math.max(...highs) * 1.08 || 1] } },
-      axes: [{ ...axis, splits: places }, { ...axis, size: widest }], series: [{ label: plot.x, value: (u, value) => short(value) }, ...series],
+      axes: [{ ...axis, splits: ticksAtValues }, { ...axis, size: widest }], series: [{ label: plot.x, value: (u, value) => short(value) }, ...series],
     };
     const chart = new uPlot(options, [xs, ...values], box);
     box.dataset.points = String(values.slice(0, plot.series.length).flat().filter((value) => value !== null).length);
     box.dataset.published = String(values.slice(plot.series.length).flat().filter((value) => value !== null).length);
-    // The legend's entries show and hide a line; with the keyboard as with the mouse.
+    // The legend's entries show and hide a line, by keyboard and by mouse.
     for (const entry of chart.root.querySelectorAll(".u-series th")) {
       entry.tabIndex = 0; entry.setAttribute("role", "button");
       entry.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); entry.click(); } });

@@ -173,7 +173,7 @@ fn summary(body: &mut String, source: &Source, is_named: bool) {
     table(body, "summary", &names(&columns), rows);
 }
 
-/// Returns whether the shapes agree, as a word in its colour; a disturbed run proves nothing.
+/// Returns whether the shapes agree, as a word in its colour. A disturbed run agrees partly at most: it proves nothing.
 fn agreement(one: &Experiment) -> String {
     let agrees = one.finding.agrees;
     let (class, note) = match one.disturbed_runs() {
@@ -225,7 +225,7 @@ fn section(
     let _ = write!(
         body,
         "<section aria-labelledby=\"{id}\"><h2 id=\"{id}\">{}{}</h2><p class=\"soft\">{} (study {}, {})</p><p>{}</p><h3>Set-up</h3>\
-         <ol class=\"setup\" aria-label=\"the stations of a packet's way\">",
+         <ol class=\"setup\" aria-label=\"the stations on a packet's path\">",
         escape(&definition.name),
         escape(&whose),
         escape(&definition.title),
@@ -293,7 +293,7 @@ fn draw(body: &mut String, plot: &Plot) {
 
 /// Draws a bar for each series of a plot with one x value.
 fn bars(body: &mut String, plot: &Plot) {
-    let most = plot.most().max(f64::MIN_POSITIVE);
+    let most = plot.maximum().max(f64::MIN_POSITIVE);
     body.push_str("<table class=\"bars\"><tbody>");
     for (line, is_published) in plot.lines() {
         let (red, green, blue) = line.colour;
@@ -339,14 +339,14 @@ fn figures(body: &mut String, one: &Experiment) {
     let metrics = definition.metrics.iter().map(|axis| escape(&axis.titled()));
     let mut columns = vec!["Series".to_owned(), x.clone()];
     columns.extend(metrics);
-    body.push_str("<details open><summary>Figures: medians, with the interval that holds the median with 95 % (least to most below 6 repetitions)</summary>");
+    body.push_str("<details open><summary>Figures: medians, with the interval that holds the median with 95 % (minimum to maximum below 6 repetitions)</summary>");
     let medians = rows.iter().map(|one| {
         let cells: Vec<String> = one.figures().into_iter().map(number).collect();
         row(&one.series, &cells)
     });
     table(body, "figures", &columns, medians);
     body.push_str(
-        "</details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>",
+        "</details><details><summary>Counts: packets sent, recorded, lost and claimed; CPU use, memory</summary>",
     );
     let columns = [
         "Series",

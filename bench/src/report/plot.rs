@@ -63,7 +63,7 @@ impl Plot {
     }
 
     /// Returns the largest value that a bar or its interval reaches.
-    pub fn most(&self) -> f64 {
+    pub fn maximum(&self) -> f64 {
         self.dots().map(|dot| dot.high.unwrap_or(dot.y).max(dot.y)).fold(0.0, f64::max)
     }
 }

@@ -101,7 +101,7 @@ fn colour(line: &Line) -> RGBColor {
 
 /// Draws a bar for each series of a plot with one x value. Published values are hollow.
 fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
-    let most = plot.most().max(f64::MIN_POSITIVE);
+    let most = plot.maximum().max(f64::MIN_POSITIVE);
     let mut y = 8;
     for (line, is_published) in plot.lines() {
         for dot in &line.points {
@@ -128,10 +128,12 @@ fn range(plot: &Plot, is_log: bool, values: impl Fn(&Line) -> Vec<f64>) -> Range
     let all: Vec<f64> = lines.flat_map(values).filter(usable).collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
     let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match is_log {
-        _ if all.is_empty() => 0.1..1.0,
-        true => least / 1.2..most * 1.2,
-        false => least.min(0.0)..if most > 0.0 { most * 1.05 } else { 1.0 },
+    if all.is_empty() {
+        0.1..1.0
+    } else if is_log {
+        least / 1.2..most * 1.2
+    } else {
+        least.min(0.0)..if most > 0.0 { most * 1.05 } else { 1.0 }
     }
 }
 
@@ -154,11 +156,15 @@ where
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_labels(8)
-        .x_label_formatter(&|value| match is_whole {
-            // A tick is a sum of steps, and not quite the whole number that it represents.
-            true if (value - value.round()).abs() > 1e-6 => String::new(),
-            true => figure(value.round()),
-            false => figure(*value),
+        .x_label_formatter(&|value| {
+            if !is_whole {
+                figure(*value)
+            } else if (value - value.round()).abs() > 1e-6 {
+                String::new()
+            } else {
+                // A tick is a sum of steps, and not quite the whole number that it represents.
+                figure(value.round())
+            }
         })
         .y_label_formatter(&|value| figure(*value))
         .label_style(TEXT)

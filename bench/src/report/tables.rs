@@ -121,7 +121,7 @@ impl Change {
     }
 }
 
-/// Returns every point that both have, in the order of the later one.
+/// Returns every point that both reports have, in the order of the later one.
 pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
     let mut found = Vec::new();
     for experiment in &after.report.experiments {
@@ -151,8 +151,8 @@ pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
 
 // The closing note: experiments in which a peer is ahead of trawl by more than the spread, and the reason.
 
-/// Least difference that counts, as a share of the peer's value: a smaller one is within the spread of another run.
-const LEAST: f64 = 0.01;
+/// Minimum difference that counts, as a share of the peer's value: a smaller one is within the spread of another run.
+const MIN_LEAD: f64 = 0.01;
 /// Suffix of series that are a baseline for the others, without a counterpart of trawl's.
 const BASELINE: &str = " alone";
 
@@ -183,7 +183,7 @@ fn leads(one: &Experiment) -> Option<String> {
             theirs.value.low > ours.value.high
         };
         let difference = (theirs.value.median - ours.value.median).abs();
-        let apart = apart && difference > LEAST * theirs.value.median.abs();
+        let apart = apart && difference > MIN_LEAD * theirs.value.median.abs();
         apart.then(|| {
             format!(
                 "at {} {}: {} {} {}, {} {}",

@@ -1,4 +1,4 @@
-//! The load balancer compared with IPVS (study B): packets a second by the number of flows, and the flows that the
+//! The load balancer compared with IPVS (study B): packets per second by the number of flows, and the flows that the
 //! removal of a backend moves.
 
 use std::collections::HashMap;
@@ -26,10 +26,10 @@ const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
 /// Index of the backend that is removed.
 const REMOVED: usize = 1;
-const MOST_BACKENDS: usize = 200;
+const MAX_BACKENDS: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Product {
     Trawl,
     /// IPVS with this scheduler.
     Ipvs(&'static str),
@@ -44,33 +44,33 @@ enum Forward {
 /// A balancer with its method and its configuration.
 #[derive(Clone, Copy)]
 struct Balancer {
-    who: Who,
+    product: Product,
     forward: Forward,
     configuration: Configuration,
 }
 
-const RATES: &[(&str, (Who, Forward))] = &[
-    ("trawl direct", (Who::Trawl, Forward::Direct)),
-    ("trawl ipip", (Who::Trawl, Forward::Ipip)),
-    ("IPVS direct", (Who::Ipvs("mh"), Forward::Direct)),
-    ("IPVS ipip", (Who::Ipvs("mh"), Forward::Ipip)),
+const RATES: &[(&str, (Product, Forward))] = &[
+    ("trawl direct", (Product::Trawl, Forward::Direct)),
+    ("trawl ipip", (Product::Trawl, Forward::Ipip)),
+    ("IPVS direct", (Product::Ipvs("mh"), Forward::Direct)),
+    ("IPVS ipip", (Product::Ipvs("mh"), Forward::Ipip)),
 ];
 
 /// True if the flows are known when the backend is removed; false if they come afterwards.
-const MOVES: &[(&str, (Who, bool))] = &[
-    ("trawl established", (Who::Trawl, true)),
-    ("trawl new", (Who::Trawl, false)),
-    ("IPVS mh established", (Who::Ipvs("mh"), true)),
-    ("IPVS mh new", (Who::Ipvs("mh"), false)),
-    ("IPVS sh new", (Who::Ipvs("sh"), false)),
+const MOVES: &[(&str, (Product, bool))] = &[
+    ("trawl established", (Product::Trawl, true)),
+    ("trawl new", (Product::Trawl, false)),
+    ("IPVS mh established", (Product::Ipvs("mh"), true)),
+    ("IPVS mh new", (Product::Ipvs("mh"), false)),
+    ("IPVS sh new", (Product::Ipvs("sh"), false)),
 ];
 
 fn backends(number: f64) -> Result<usize> {
     let number = number as usize;
-    if (2..=MOST_BACKENDS).contains(&number) {
+    if (2..=MAX_BACKENDS).contains(&number) {
         Ok(number)
     } else {
-        Err(Error::usage(format!("{number} backends"), format!("2 to {MOST_BACKENDS} are possible")))
+        Err(Error::usage(format!("{number} backends"), format!("2 to {MAX_BACKENDS} are possible")))
     }
 }
 
@@ -78,16 +78,16 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = (space.number("size")? as usize, space.number("seconds")?);
     let backends = backends(space.number("backends")?)?;
     Case::each(space, "flows", |series, flows| {
-        let (who, forward) = named(series, RATES)?;
+        let (product, forward) = named(series, RATES)?;
         let name = series.to_owned();
         let flood = Traffic::flood(size, seconds, &[SENDER_CPU]);
-        let grid: &[_] = match who {
-            Who::Trawl => &ONLY_DEFAULTS,
-            Who::Ipvs(_) => &IN_STACK,
+        let grid: &[_] = match product {
+            Product::Trawl => &ONLY_DEFAULTS,
+            Product::Ipvs(_) => &IN_STACK,
         };
         Ok(move |bench: &Bench| {
             let rate = |configuration, flows| {
-                let balancer = Balancer { who, forward, configuration };
+                let balancer = Balancer { product, forward, configuration };
                 rate(bench, balancer, backends, flows, &flood)
             };
             let few = |configuration| Ok(rate(configuration, 1)?.values["mpps"]);
@@ -99,14 +99,14 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
 pub fn all_moves(space: &Space) -> Result<Vec<Case>> {
     let flows = space.number("flows")? as u64;
     Case::each(space, "backends", |series, x| {
-        let (who, established) = named(series, MOVES)?;
+        let (product, established) = named(series, MOVES)?;
         let backends = backends(x)?;
-        Ok(move |bench: &Bench| moves(bench, who, established, backends, flows))
+        Ok(move |bench: &Bench| moves(bench, product, established, backends, flows))
     })
 }
 
-/// Sets the arguments for this many flows, the same ones each time. Frames that are rewritten on their path return as
-/// they were left, unless they are of more than one kind: then all headers are written anew.
+/// Sets the arguments for this many flows, the same ones each time. A frame that was rewritten on its path is sent
+/// again as it is, unless the frames are of more than one kind: then the generator writes all headers anew.
 fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     let flows = flows.to_string();
     let arguments = [
@@ -139,10 +139,10 @@ fn rate(bench: &Bench, balancer: Balancer, backends: usize, flows: u64, flood: &
     Ok(measured(sent, done))
 }
 
-fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64) -> Outcome {
+fn moves(bench: &Bench, product: Product, established: bool, backends: usize, flows: u64) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let rest: Vec<usize> = all.iter().copied().filter(|one| *one != REMOVED).collect();
-    let balancer = Balancer { who, forward: Forward::Direct, configuration: DEFAULTS };
+    let balancer = Balancer { product, forward: Forward::Direct, configuration: DEFAULTS };
     let farm = Farm::new(bench, balancer, &all, flows)?;
     let before = farm.send_each(bench, flows)?;
     let after = if established {
@@ -198,11 +198,14 @@ pub fn judge_rate(experiment: &Experiment) -> Finding {
     let mut shown: Vec<String> = [few, many].map(rates).to_vec();
     shown.dedup();
     Finding {
-        agrees: match said.is_empty() {
-            true => Agreement::NotMeasured,
-            false if least >= 3.0 => Agreement::Yes,
-            false if least > 1.5 => Agreement::Partly,
-            false => Agreement::No,
+        agrees: if said.is_empty() {
+            Agreement::NotMeasured
+        } else if least >= 3.0 {
+            Agreement::Yes
+        } else if least > 1.5 {
+            Agreement::Partly
+        } else {
+            Agreement::No
         },
         shows: shown.join("; "),
         sentence: if said.is_empty() {
@@ -254,7 +257,7 @@ fn mac_of(backend: usize) -> [u8; 6] {
 /// A line with a balancer in its middle.
 struct Farm {
     line: Line,
-    who: Who,
+    product: Product,
     unload: Option<Command>,
     _table: Option<Scratch>,
 }
@@ -269,17 +272,17 @@ impl Drop for Farm {
 
 impl Farm {
     fn new(bench: &Bench, balancer: Balancer, backends: &[usize], flows: u64) -> Result<Self, Stop> {
-        let Balancer { who, forward, configuration } = balancer;
+        let Balancer { product, forward, configuration } = balancer;
         let line = Line::new(&configuration.into())?;
         let mut netlink = line.right.netlink()?;
         for backend in backends {
             let address = address_of(*backend).into();
             netlink.add_neighbour(line.right.index, address, mac_of(*backend))?;
         }
-        let mut farm = Self { line, who, unload: None, _table: None };
-        match who {
-            Who::Trawl => farm.install_trawl(bench, forward, backends, flows)?,
-            Who::Ipvs(scheduler) => farm.install_ipvs(bench, scheduler, forward, backends)?,
+        let mut farm = Self { line, product, unload: None, _table: None };
+        match product {
+            Product::Trawl => farm.install_trawl(bench, forward, backends, flows)?,
+            Product::Ipvs(scheduler) => farm.install_ipvs(bench, scheduler, forward, backends)?,
         }
         Ok(farm)
     }
@@ -308,7 +311,7 @@ impl Farm {
     }
 
     fn install_ipvs(&self, bench: &Bench, scheduler: &str, forward: Forward, backends: &[usize]) -> Result<(), Stop> {
-        // A connection table with room for a million, if the module is not loaded yet.
+        // The module gets a connection table with room for a million, unless it is loaded already.
         let _ = process::run(process::command("modprobe").args(["ip_vs", "conn_tab_bits=20"]));
         let ipvsadm = bench.peers.path("ipvsadm")?;
         let mut list = process::command_in(&self.line.left.name, ipvsadm);
@@ -353,14 +356,14 @@ impl Farm {
 
     fn remove(&self, bench: &Bench, backend: usize) -> Result<(), Stop> {
         let address = address_of(backend);
-        match self.who {
-            Who::Trawl => {
+        match self.product {
+            Product::Trawl => {
                 let (vip, address) = (format!("udp:{VIP}:{PORT}"), address.to_string());
                 let left = label(&self.line.left);
                 let remove = ["balance", "backend", "remove", &vip, &address, "--on", &left];
                 trawl(bench, &remove)
             }
-            Who::Ipvs(_) => {
+            Product::Ipvs(_) => {
                 let (service, real) = (format!("{VIP}:{PORT}"), format!("{address}:{PORT}"));
                 self.ipvs(bench, &["-d", "-u", &service, "-r", &real])
             }

@@ -12,7 +12,7 @@ use crate::traffic::{Amount, Traffic, UNANSWERED, frames_per_second};
 /// Share in per cent that counts as complete: all but one in a thousand. Studies give whole per cents.
 const COMPLETE: f64 = 99.9;
 const ONE_IN: u64 = 1000;
-/// Suffix of the series that the study measured: a recorder as it comes.
+/// Suffix of the series that the study measured: a recorder with its defaults.
 pub const AS_PUBLISHED: &str = ", as published";
 
 pub fn rates(space: &Space) -> Result<Vec<Case>> {
@@ -34,7 +34,7 @@ fn by_rate(space: &Space, setting: &Setting, frames: &[&str]) -> Result<Vec<Case
     })
 }
 
-/// Packets a second at several sizes.
+/// Returns the cases by packets per second, for several sizes.
 pub fn sizes(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     let mut cases = Vec::new();
@@ -50,7 +50,7 @@ pub fn sizes(space: &Space) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// A fixed time at each rate.
+/// Returns the cases by rate, each of a fixed time.
 pub fn efficiency(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "rates", |series, rate| {
@@ -73,7 +73,7 @@ pub fn configured(series: &str) -> Result<(Recorder, Choice)> {
     }
 }
 
-/// Rates over several buffers and watermarks.
+/// Returns the cases by rate, for several buffers and watermarks.
 pub fn buffers(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     let mut cases = Vec::new();
@@ -117,12 +117,12 @@ pub fn given(options: &str) -> Setting {
     }
 }
 
-/// Time for a number of packets.
+/// Returns the cases that measure the time for a number of packets.
 pub fn elapsed(space: &Space) -> Result<Vec<Case>> {
     let rate = space.number("rate")?;
     Case::each(space, "packets", |series, count| {
         let recorder = Recorder::find(series)?;
-        // Mechanisms that lose packets need more of them.
+        // Mechanisms that lose packets need more of them until they have recorded the number.
         let mut traffic = Traffic::at(64, rate, count / rate).with(&UNANSWERED);
         traffic.amount = Amount::Frames((count * 1.5) as u64);
         Ok(move |bench: &Bench| {

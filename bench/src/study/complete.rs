@@ -1,4 +1,4 @@
-//! The highest rate at which each capture, at its best configuration, records every packet, and the CPU time of a
+//! The highest rate at which each capture, at its best configuration, records every packet, and the CPU time per
 //! packet.
 
 use super::capture::configured;
@@ -30,7 +30,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>, trawl_sys::Error> {
 
 fn measure(bench: &Bench, recorder: Recorder, setting: &Setting, size: usize, seconds: f64, frames: u64) -> Outcome {
     let found = complete(bench, recorder, setting, size, seconds, PROBES)?;
-    // At full speed: a sender that keeps to a rate waits for the next frame with its CPU busy.
+    // The sender runs at full speed, because one that keeps to a rate waits for the next frame with its CPU busy.
     let mut traffic = Traffic::flood(size, seconds, &[SENDER_CPU]).with(&UNANSWERED);
     traffic.amount = Amount::Frames(frames);
     let (mut costs, mut rates) = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ fn send_recorded(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: 
     Ok((seconds, recorded))
 }
 
-/// Aims: a metric, the series whose value is divided by the other's, and the least ratio.
+/// Aims: a metric, the series whose value is divided by the other's, and the minimum ratio.
 const AIMS: [(&str, &str, &str, f64); 3] = [
     ("complete_mpps", OURS, "tcpdump", 4.0),
     ("complete_mpps", OURS, "xdpcap, drop", 2.5),
@@ -108,14 +108,14 @@ pub fn judge(experiment: &Experiment) -> Finding {
         }
     }
     let mut finding = of_aims(&statements, &shows);
-    if let Some(most) = most_times(experiment, smallest) {
-        finding.sentence += &most;
+    if let Some(ceiling) = sender_ceiling(experiment, smallest) {
+        finding.sentence += &ceiling;
     }
     finding
 }
 
 /// Returns a sentence about the rate of the sender without a capture, which no capture exceeds.
-fn most_times(experiment: &Experiment, smallest: f64) -> Option<String> {
+fn sender_ceiling(experiment: &Experiment, smallest: f64) -> Option<String> {
     let alone = experiment.median(OURS, "alone_mpps", smallest)?;
     let tcpdump = experiment.median("tcpdump", "complete_mpps", smallest)?;
     Some(format!(

@@ -16,9 +16,9 @@ use crate::configuration::{Configuration, IN_STACK, ONLY_DEFAULTS};
 use crate::process::{self, Background};
 use crate::traffic::label;
 
-/// A contender.
+/// A program, or a configuration of the kernel, that handles the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Contender {
     Xdp(Verdict, Mode),
     XdpBench(Verdict, Mode),
     /// A program out of xdp-bench's binary, without the tracing programs of xdp-bench.
@@ -71,18 +71,18 @@ const ATTACKED: &str = "9";
 
 const OBJECT: &str = "xdpfilt_alw_udp.o";
 
-const WHO: &[(&str, Who)] = &[
-    ("iptables DROP", Who::Iptables),
-    ("iptables raw DROP", Who::IptablesRaw),
-    ("iptables conntrack DROP", Who::Conntrack),
-    ("nft DROP", Who::Nft),
-    ("nft ingress DROP", Who::NftIngress),
-    ("with XDP filter", Who::Guard),
-    ("xdp-filter", Who::XdpFilter),
-    ("without filter", Who::Kernel),
-    ("trawl route", Who::TrawlRoute),
-    ("xdp-forward", Who::XdpForward),
-    ("Linux forwarding", Who::Kernel),
+const CONTENDERS: &[(&str, Contender)] = &[
+    ("iptables DROP", Contender::Iptables),
+    ("iptables raw DROP", Contender::IptablesRaw),
+    ("iptables conntrack DROP", Contender::Conntrack),
+    ("nft DROP", Contender::Nft),
+    ("nft ingress DROP", Contender::NftIngress),
+    ("with XDP filter", Contender::Guard),
+    ("xdp-filter", Contender::XdpFilter),
+    ("without filter", Contender::Kernel),
+    ("trawl route", Contender::TrawlRoute),
+    ("xdp-forward", Contender::XdpForward),
+    ("Linux forwarding", Contender::Kernel),
 ];
 
 const VERDICTS: &[(&str, Verdict)] = &[
@@ -127,7 +127,7 @@ impl Installed {
     }
 }
 
-impl Who {
+impl Contender {
     pub fn find(series: &str) -> Result<Self> {
         let verdict = |name: &str| named(name, VERDICTS).ok();
         let program = |text: &str| match verdict(text) {
@@ -145,7 +145,7 @@ impl Who {
         }
         match program(series) {
             Some((verdict, mode)) => Ok(Self::Xdp(verdict, mode)),
-            None => named(series, WHO),
+            None => named(series, CONTENDERS),
         }
     }
 
@@ -305,7 +305,7 @@ pub fn rule(bench: &Bench, at: &Station, tool: &str, arguments: &[&str]) -> Resu
     Ok(())
 }
 
-/// Looks for a network card that runs XDP programs itself.
+/// Returns the reason why no network card of this host runs XDP programs itself.
 pub fn offload_refusal(bench: &Bench) -> Stop {
     let lab = match Pair::new(&PairOptions::default()) {
         Ok(lab) => lab,
@@ -340,8 +340,8 @@ fn cards() -> Vec<String> {
 // xdp-bench's programs, extracted from the installed binary, which contains them as object files, and loaded without
 // it.
 //
-// xdp-bench itself does not start if the kernel lacks one of its tracepoints (Debian 12's on 6.18, for one). Its
-// programs alone are also the harder competitors: no tracing program counts next to them.
+// xdp-bench itself does not start if the kernel lacks one of its tracepoints, as Debian 12's does not on Linux 6.18.
+// Its programs alone are also the harder competitors, because no tracing program counts in addition to them.
 
 const NAME: &str = "xdp-bench";
 const MAGIC: &[u8] = b"\x7fELF";
@@ -355,7 +355,7 @@ const TARGET: &str = "tx_port_native";
 /// Loads the program for a verdict onto an interface; `out` is the interface that it sends frames to.
 fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) -> Result<()> {
     let (mut source, name) = find(binary, names(verdict)?)?;
-    // Its user space sets the sizes of the counters: one for each CPU.
+    // xdp-bench sets the sizes of the counters in user space: one for each CPU.
     let cpus = table::possible_cpus().map_err(|e| Error::os("cannot count the CPUs", e))?;
     for map in source.maps() {
         if map.max_entries == 0 && !map.is_data {
@@ -427,11 +427,11 @@ fn objects(binary: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn object_at(bytes: &[u8]) -> Option<&[u8]> {
-    let argument = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let field = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let sections = u64::from_le_bytes(*bytes.get(40..)?.first_chunk()?);
-    let size = u64::from(argument(58)?) * u64::from(argument(60)?);
+    let size = u64::from(field(58)?) * u64::from(field(60)?);
     let end = usize::try_from(sections.checked_add(size)?).ok()?;
-    bytes.get(..end).filter(|_| argument(18) == Some(MACHINE_BPF))
+    bytes.get(..end).filter(|_| field(18) == Some(MACHINE_BPF))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use trawl_lab::{Pair, PairOptions};
 use trawl_sys::netns::run_in;
 use trawl_sys::{Error, Result};
 
-use super::contenders::Who;
+use super::contenders::Contender;
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome};
 use crate::machine::Sample;
@@ -20,12 +20,12 @@ use crate::model::{Agreement, Experiment, Finding};
 use crate::traffic::{Amount, Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received};
 
 const SERVICE: u16 = 7001;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "kpps", |series, thousands| {
-        let filter = Who::find(series)?;
+        let filter = Contender::find(series)?;
         let rate = thousands * 1e3;
         Ok(move |bench: &Bench| measure(bench, filter, rate, seconds))
     })
@@ -58,12 +58,12 @@ pub fn judge(experiment: &Experiment) -> Finding {
     }
 }
 
-/// Offloads with which a veth hands TCP to the stack on the sender's CPU; without them, to the receiver's thread, like
-/// the attack.
+/// Offloads with which a veth hands TCP to the stack on the sender's CPU. Without them, it hands TCP to the receiver's
+/// thread, like the attack.
 const OFFLOADS: [&str; 4] =
     ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-fn measure(bench: &Bench, filter: Who, rate: f64, seconds: f64) -> Outcome {
+fn measure(bench: &Bench, filter: Contender, rate: f64, seconds: f64) -> Outcome {
     let lab = Pair::new(&PairOptions { interfaces: [interface_name(), interface_name()], ..PairOptions::default() })?;
     for station in [&lab.a, &lab.b] {
         let ethtool = station.ethtool()?;
@@ -84,26 +84,26 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
     let address = SocketAddr::from((lab.b.ipv4, SERVICE));
     std::thread::scope(|scope| {
         scope.spawn(|| respond(&listener, capture_cpu()));
-        let stream = run_in(&lab.a.namespace, || TcpStream::connect_timeout(&address, PATIENCE))?.map_err(os)?;
+        let stream = run_in(&lab.a.namespace, || TcpStream::connect_timeout(&address, TIMEOUT))?.map_err(os)?;
         let attack = (rate > 0.0).then(|| {
             let traffic = Traffic {
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
-                // The client shares its CPU, and would otherwise be held up by the sender rather than by the attack.
+                // The client shares the sender's CPU; otherwise the sender would slow it down, and not the attack.
                 low_priority: true,
                 ..Traffic::at(64, rate, seconds)
             };
             scope.spawn(move || traffic.send(&bench.trawl, &lab.a, &lab.b))
         });
-        let stationed = received(&lab.b)?;
-        // The attack has begun when the device has seen enough of it.
-        let deadline = Instant::now() + PATIENCE;
-        while rate > 0.0 && received(&lab.b)? < stationed + 100 && Instant::now() < deadline {
+        let before = received(&lab.b)?;
+        // The attack has begun when the device has received some of its frames.
+        let deadline = Instant::now() + TIMEOUT;
+        while rate > 0.0 && received(&lab.b)? < before + 100 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         let sample = Sample::now();
         let client = scope.spawn(move || {
             pin_thread(SENDER_CPU);
-            // Its end lets the responder's thread end.
+            // The closed stream ends the responder's thread.
             exchange(&stream, Duration::from_secs_f64(seconds))
         });
         let exchanged = client.join().map_err(|_| Error::failed("the client", "its thread ended early"))?;
@@ -142,7 +142,7 @@ fn respond(listener: &TcpListener, cpu: usize) {
         return;
     };
     let _ = stream.set_nodelay(true);
-    let _ = stream.set_read_timeout(Some(PATIENCE * 12));
+    let _ = stream.set_read_timeout(Some(TIMEOUT * 12));
     let mut byte = [0];
     while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
 }

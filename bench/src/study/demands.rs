@@ -232,7 +232,7 @@ fn merge(bench: &Bench, recorder: Recorder, rate: f64, seconds: f64) -> Outcome 
     };
     let peer = Peer::start(recorder.name(), &mut command, capture_cpu(), ready)?;
     let mut traffic = Traffic::at(64, rate, seconds).with(&["--stamp"]);
-    // A fixed number, since the router's hosts send packets of their own now and then.
+    // The number is fixed, because the hosts send packets of their own now and then.
     let stamped = ((rate * seconds) as u64).max(100);
     traffic.amount = Amount::Frames(stamped);
     let sent = traffic.send(&bench.trawl, &line.a, &line.b)?;

@@ -96,7 +96,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Frames a second, by the clock and by the CPU time of the sending process, which includes the hook's.
+/// A rate of frames, by the clock and by the CPU time of the sending process, which includes the hook's.
 #[derive(Clone, Copy, Debug)]
 struct Speed {
     frames: u64,
@@ -126,7 +126,7 @@ impl DiskLoad {
     fn measure(self, bench: &Bench) -> Outcome {
         if bench.hosts.is_some() {
             return Err(Stop::NotHere(
-                "the ceilings are measured on this host: capture-disk is not run on others".into(),
+                "the ceilings are measured on this host: capture-disk cannot run on other hosts".into(),
             ));
         }
         let bare = self.ceiling(Does::Drop)?;
@@ -139,7 +139,7 @@ impl DiskLoad {
             }
             _ => (self.frames, None),
         };
-        let files = match self.needs_more_than_there_is(bench, count)? {
+        let files = match self.exceeds_disk(bench, count)? {
             Some(_) if self.load == Load::Share => Some(KEPT),
             Some(stop) => return Err(stop),
             None => None,
@@ -217,7 +217,7 @@ impl DiskLoad {
     }
 
     /// Returns the reason if the disk is too small for the recording: a full one would be measured as loss.
-    fn needs_more_than_there_is(self, bench: &Bench, count: u64) -> Result<Option<Stop>> {
+    fn exceeds_disk(self, bench: &Bench, count: u64) -> Result<Option<Stop>> {
         let directory = bench.scratch.display();
         let free = free_space(&bench.scratch)
             .map_err(|e| Error::os(format!("cannot determine the free space of {directory}"), e))?;
@@ -226,15 +226,15 @@ impl DiskLoad {
             return Ok(None);
         }
         Ok(Some(Stop::NotHere(format!(
-            "the recording takes {:.1} GB, {directory} has {:.1} GB free: name a larger disk by --scratch, or record less \
-             by --set frames={}",
+            "the recording needs {:.1} GB, but {directory} has {:.1} GB free: name a larger disk with --scratch, or record \
+             less with --set frames={}",
             needed as f64 / 1e9,
             free as f64 / 1e9,
             self.frames / 4,
         ))))
     }
 
-    /// Measures the speed without a recording: with a hook map, by a program that only reads the clock.
+    /// Measures the speed without a recording. In a hook map, if any, is a program that only reads the clock.
     fn ceiling(self, does: Does) -> Result<Speed> {
         let lab = Pair::new(&PairOptions::default())?;
         let program = Loaded::native(does, &lab.b)?;
@@ -250,7 +250,7 @@ impl DiskLoad {
     }
 
     fn send(self, lab: &Pair, engine: Engine, count: u64, rate: Option<u64>) -> Result<Speed> {
-        // No stack answers these: an answer would cost the sender's CPU more than the capture does.
+        // The stack does not answer these frames: an answer would cost the sender's CPU more than the capture does.
         let frames = [sender::experimental(lab.a.mac, lab.b.mac, self.size - CHECKSUM)];
         let send = |cpu, count| send_frames(lab, engine, &frames, count, rate, cpu);
         let own = || process::cpu_seconds(std::process::id());
@@ -273,14 +273,14 @@ impl DiskLoad {
     }
 }
 
-/// Measures the disk's direct rate in bytes a second, with several large pieces in flight.
+/// Measures the disk's direct rate in bytes per second, with several large pieces in flight.
 fn disk_rate(directory: &Path) -> Result<f64> {
     use std::os::fd::AsFd;
     let scratch = Scratch::new(directory, "rate")?;
     let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
     let file = std::fs::File::create(scratch.path()).map_err(fail)?;
     let Ok(mut disk) = Direct::open(file.as_fd()) else {
-        // No ceiling if the file system does not support direct writes.
+        // The file system does not support direct writes, so the ceiling is unknown.
         return Ok(f64::INFINITY);
     };
     let filled = || -> Result<Aligned> {

@@ -1,6 +1,6 @@
-//! The cost of the tap at drops. A rule of nftables drops every frame: alone, with a tap that rejects them by its
-//! filter, with a tap that records them, and counted for metrics. Then an XDP program takes the frames, for which the
-//! tap is not called.
+//! The cost of the drop tap. A rule of nftables drops every frame: alone, with a tap that rejects them by its filter,
+//! with a tap that records them, and counted for metrics. Then an XDP program drops the frames, for which the tap is
+//! not called.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{self, Engine};
@@ -25,7 +25,7 @@ enum Watch {
     Metrics,
 }
 
-/// True if a rule drops the frames, false if an XDP program takes them.
+/// True if a rule drops the frames, false if an XDP program does.
 type Contender = (bool, Watch);
 
 const CONTENDERS: [(&str, Contender); 6] = [

@@ -32,8 +32,8 @@ use crate::traffic::{CHECKSUM, SENDER_CPU, Sent, Traffic, label, received, sent_
 const HEADERS: usize = 14 + 20 + 8;
 /// Number of alternating destination ports in the experiments that vary them.
 const PORTS: u16 = 1000;
-const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Delay after a peer's first frame, after which all of its threads run.
 const WARM_UP: Duration = Duration::from_millis(200);
 
@@ -42,9 +42,9 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let size = space.number("size")? as usize;
     let replayed = (space.number("replayed_mib")? * 1048576.0) as usize;
     Case::each(space, "threads", |series, threads| {
-        let who = series.to_owned();
+        let generator = series.to_owned();
         let job = Job { cpus: spread(threads), size, seconds, replayed };
-        Ok(move |bench: &Bench| measure(bench, &who, &job))
+        Ok(move |bench: &Bench| measure(bench, &generator, &job))
     })
 }
 
@@ -82,7 +82,7 @@ struct Job {
 }
 
 /// Returns the configurations of a generator to try, the defaults first.
-fn grid(who: &str) -> &'static [Configuration] {
+fn grid(generator: &str) -> &'static [Configuration] {
     const LIVE: [Configuration; 3] = [DEFAULTS, with_gro(&["--batch", "128"]), with_gro(&["--batch", "256"])];
     const TRAFGEN: [Configuration; 4] = [
         DEFAULTS,
@@ -91,7 +91,7 @@ fn grid(who: &str) -> &'static [Configuration] {
         with_gro(&["--ring-size", "64MiB"]),
     ];
     const IPERF: [Configuration; 2] = [DEFAULTS, with_gro(&["-w", "4M"])];
-    match who {
+    match generator {
         "trawl live" => &LIVE,
         "trafgen" => &TRAFGEN,
         "iperf3" => &IPERF,
@@ -101,27 +101,27 @@ fn grid(who: &str) -> &'static [Configuration] {
 
 /// Measures a generator in its best configuration.
 fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
-    let (who, manner) = series.split_once(", ").unwrap_or((series, ""));
+    let (generator, manner) = series.split_once(", ").unwrap_or((series, ""));
     let alone = Job { cpus: vec![SENDER_CPU], ..job.clone() };
     // A recorder may have the same name.
-    let name = format!("{who} (generator)");
-    let configuration = bench.tuned.choose(&name, grid(who), |configuration| {
-        Ok(one(bench, who, configuration.options, &alone, false)?.values["mpps"])
+    let name = format!("{generator} (generator)");
+    let configuration = bench.tuned.choose(&name, grid(generator), |configuration| {
+        Ok(one(bench, generator, configuration.options, &alone, false)?.values["mpps"])
     })?;
     let options = configuration.options;
     match manner {
         // Independent senders, on an interface each: the most that these CPUs can send.
-        "unrelated senders" => unrelated(bench, who, options, job),
-        "ports vary" => one(bench, who, options, job, true),
-        _ => one(bench, who, options, job, false),
+        "unrelated senders" => unrelated(bench, generator, options, job),
+        "ports vary" => one(bench, generator, options, job, true),
+        _ => one(bench, generator, options, job, false),
     }
 }
 
-fn unrelated(bench: &Bench, who: &str, options: &[&str], job: &Job) -> Outcome {
+fn unrelated(bench: &Bench, generator: &str, options: &[&str], job: &Job) -> Outcome {
     let alone = |cpu: &usize| Job { cpus: vec![*cpu], ..job.clone() };
     let jobs: Vec<Job> = job.cpus.iter().map(alone).collect();
     let all = std::thread::scope(|scope| {
-        let start = |job| scope.spawn(move || one(bench, who, options, job, false));
+        let start = |job| scope.spawn(move || one(bench, generator, options, job, false));
         let running: Vec<_> = jobs.iter().map(start).collect();
         let joined = running.into_iter().map(|one| match one.join() {
             Ok(measured) => measured,
@@ -133,12 +133,12 @@ fn unrelated(bench: &Bench, who: &str, options: &[&str], job: &Job) -> Outcome {
     Ok(Measured { values: [("mpps", rates.sum())].into(), seconds: job.seconds, ..Measured::default() })
 }
 
-fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) -> Outcome {
+fn one(bench: &Bench, generator: &str, options: &[&str], job: &Job, ports_vary: bool) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
-    if who == "plain sendmmsg loop" {
+    if generator == "plain sendmmsg loop" {
         return plain(&lab, job).map_err(Stop::from);
     }
-    if let Some(engine) = who.strip_prefix("trawl ") {
+    if let Some(engine) = generator.strip_prefix("trawl ") {
         let _drop = Loaded::native(Does::Drop, &lab.b)?;
         let ports = format!("1-{PORTS}");
         let traffic = Traffic::flood(job.size, job.seconds, &job.cpus).with(&["--engine", engine]).with(options);
@@ -155,19 +155,19 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
         let arrived = received(&lab.b)? - before;
         return Ok(measured(sent, arrived));
     }
-    let path = bench.peers.path(who)?;
+    let path = bench.peers.path(generator)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
     let mut command = process::command_in_network(&lab.a.name, "taskset");
     command.args(["-c", &cpus.join(",")]);
     let threads = job.cpus.len().to_string();
     // iperf3's server has to answer; the frames of the others go no further than the device.
-    let _drop = match who {
+    let _drop = match generator {
         "iperf3" => None,
         _ => Some(Loaded::native(Does::Drop, &lab.b)?),
     };
     let mut _server = None;
     let mut _frame = None;
-    match who {
+    match generator {
         "xdp-trafficgen" => {
             let mac = mac_text(lab.b.mac);
             command.arg(path).args(["udp", "-m", &mac, "-t", &threads]);
@@ -198,7 +198,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
             command.args(["sh", "-c", &pktgen(&lab, job)]);
         }
         _ => {
-            return Err(Stop::NotHere(format!("unknown generator {who}")));
+            return Err(Stop::NotHere(format!("unknown generator {generator}")));
         }
     }
     rate(command.args(options), &lab, job.seconds)
@@ -260,7 +260,7 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     }
     let mut out = create::existing_file(file.path()).map_err(fail)?;
     out.write_all(&bytes).map_err(fail)?;
-    // Without this, it would still be written to the disk during the replay.
+    // Without this, the file would still be written to the disk during the replay.
     out.sync_all().map_err(fail)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
     let (at, duration) = (label(&lab.a), format!("{}ms", (job.seconds * 1e3) as u64));
@@ -269,17 +269,17 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     sent_by(trawl.args(["--duration", &duration]).arg(file.path()), &lab.a)
 }
 
-/// Runs a command, and counts for a time that begins a little after its first frame.
+/// Runs a command, and counts the frames of a time that begins a little after its first frame.
 fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> Outcome {
     let before = received(&lab.b)?;
-    let mut sender = Background::spawn_heard(command)?;
-    let deadline = Instant::now() + PATIENCE;
-    // More than its own connection to the other end sends.
+    let mut sender = Background::spawn_with_errors(command)?;
+    let deadline = Instant::now() + TIMEOUT;
+    // The connection by which iperf3 controls its server sends fewer frames than this.
     while received(&lab.b)? < before + 1000 {
         if Instant::now() > deadline || sender.has_ended() {
             return Err(Stop::Failed(sender.last_errors()));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     std::thread::sleep(WARM_UP);
     let (sample, start, first) = (Sample::now(), Instant::now(), received(&lab.b)?);

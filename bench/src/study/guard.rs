@@ -99,7 +99,7 @@ fn nft_set(bench: &Bench, rules: u32, frames: u64, size: usize) -> Outcome {
     if chain.contains(&format!("counter packets {sent} ")) {
         Ok(measured)
     } else {
-        Err(Stop::Failed(format!("{sent} frames were sent, and the rule dropped another number: {chain}")))
+        Err(Stop::Failed(format!("{sent} frames were sent, but the rule dropped another number: {chain}")))
     }
 }
 
@@ -123,12 +123,12 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
     guard.unload(&site)?;
     let shown = u64::from(REPEAT) + measured.sent.unwrap_or(0);
     if decided != shown {
-        return Err(Stop::Failed(format!("{shown} frames were sent, and the rules dropped {decided}")));
+        return Err(Stop::Failed(format!("{shown} frames were sent, but the rules dropped {decided}")));
     }
     Ok(measured)
 }
 
-/// Sends the frames, after the program alone has handled as many as [`REPEAT`].
+/// Runs the program alone [`REPEAT`] times, and then sends the frames.
 fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: Option<BorrowedFd<'_>>) -> Outcome {
     let alone = program.map(|program| test_run::xdp(program, &frame, None, REPEAT)).transpose();
     let alone = alone.map_err(|e| Error::os("cannot measure the program alone", e))?;

@@ -17,7 +17,7 @@ use crate::scratch;
 use crate::traffic::{SENDER_CPU, Traffic, capture_cpu};
 
 const DISCARD: u16 = 9;
-/// Ports of the flows' senders begin here.
+/// First source port of the flows.
 const FIRST_PORT: u32 = 1024;
 const OPTION: &str = "--process";
 const READY: &str = "capturing on";
@@ -89,7 +89,7 @@ fn connection_rate(bench: &Bench, names_processes: bool, time: Duration) -> Outc
     Ok(Measured { values: [("connections", rate)].into(), seconds: time.as_secs_f64(), ..Measured::default() })
 }
 
-/// Makes, accepts and closes connections, and returns their number in a second.
+/// Makes, accepts and closes connections, and returns their number per second.
 fn connect_for(time: Duration) -> std::io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;

@@ -23,7 +23,7 @@ use crate::traffic::{Amount, SENDER_CPU, Traffic, capture_cpu, label, received};
 const HUGE_PAGES: u64 = 256;
 
 const TRAWL: &str = "trawl dpdk";
-/// Name on Debian 12.
+/// Library that dpdk-dumpcap needs, by its name on Debian 12.
 const DUMPCAP_NEEDS: &str = "librte_mempool_dpaa.so.23";
 
 /// Rate of the frames that each capture should keep up with.
@@ -31,8 +31,8 @@ const EASY_RATE: f64 = 100e3;
 /// Size of the packets of a null port.
 const NULL_SIZE: usize = 64;
 /// Shortest measurement: testpmd's own counts are a second apart, and the last one must cover the capture alone.
-const NULL_LEAST: Duration = Duration::from_millis(2200);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const MIN_NULL_TIME: Duration = Duration::from_millis(2200);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Load of testpmd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ enum Load {
 impl Load {
     fn of(series: &str, easy_frames: u64) -> (&str, Self) {
         match series.rsplit_once(", ") {
-            Some((who, "100 kpps")) => (who, Self::Easy(easy_frames)),
-            Some((who, "net_null")) => (who, Self::Null),
+            Some((program, "100 kpps")) => (program, Self::Easy(easy_frames)),
+            Some((program, "net_null")) => (program, Self::Null),
             _ => (series, Self::Flood),
         }
     }
@@ -60,16 +60,16 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let sizes = space.numbers("sizes")?;
     let mut cases = Vec::new();
     for series in space.names("series")? {
-        let (who, load) = Load::of(&series, easy_frames);
+        let (program, load) = Load::of(&series, easy_frames);
         let sizes = match load {
             Load::Flood => &sizes[..],
             _ => &[NULL_SIZE as f64],
         };
         for &size in sizes {
-            let who = who.to_owned();
+            let program = program.to_owned();
             cases.push(Case::new(&series, size, move |bench| match load {
-                Load::Null => measure_null(bench, &who, seconds),
-                _ => measure(bench, &who, load, size as usize, seconds),
+                Load::Null => measure_null(bench, &program, seconds),
+                _ => measure(bench, &program, load, size as usize, seconds),
             }));
         }
     }
@@ -97,7 +97,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
         Some(100.0 * recorded / forwarding(series)?)
     };
     let both = |load: &str, metric: &str| {
-        let of = |who: &str| mean(&format!("{who}, {load}"), metric);
+        let of = |program: &str| mean(&format!("{program}, {load}"), metric);
         of(TRAWL).zip(of("dpdk-dumpcap"))
     };
     let mut more = String::new();
@@ -132,7 +132,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
     }
 }
 
-/// Returns millions of the smallest frames a second.
+/// Returns millions of the smallest frames per second.
 fn mpps(gbits: f64) -> f64 {
     gbits * 1e3 / 8.0 / NULL_SIZE as f64
 }
@@ -141,16 +141,16 @@ fn gbits(frames: u64, size: usize, seconds: f64) -> f64 {
     frames as f64 * size as f64 * 8.0 / seconds / 1e9
 }
 
-fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> Outcome {
+fn measure(bench: &Bench, program: &str, load: Load, size: usize, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions { queues: 1, ..LineOptions::default() })?;
     let port = |number, interface: &str| {
-        // Room for the packets that come while testpmd waits for a processor.
+        // The ring has room for the packets that arrive while testpmd waits for a CPU.
         format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
     };
     let ports = [port(0, &line.left.interface), port(1, &line.right.interface)];
-    let application = Application::start(bench, who, &line, &ports)?;
+    let application = Application::start(bench, program, &line, &ports)?;
     let file = Scratch::new(&bench.scratch, "pdump")?;
-    let capture = capture(bench, who, &line, &application.prefix, "in", &file)?;
+    let capture = capture(bench, program, &line, &application.prefix, "in", &file)?;
     let before = received(&line.b)?;
     let mut traffic = match load {
         Load::Easy(_) => Traffic::at(size, EASY_RATE, seconds),
@@ -160,7 +160,7 @@ fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> O
     if let Load::Easy(frames) = load {
         traffic.amount = Amount::Frames(frames);
     }
-    // To the router's own address: the kernel there forwards nothing, testpmd everything.
+    // The frames go to the router's own address, so that its kernel forwards none of them, and testpmd all.
     let sent = traffic.send(&bench.trawl, &line.a, &line.left)?;
     let forwarded = settled(&line.b)? - before;
     let mut recorded = None;
@@ -186,28 +186,28 @@ fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> O
 }
 
 /// Measures the maximum of a capture of one null port, in both directions.
-fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
+fn measure_null(bench: &Bench, program: &str, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions { queues: 1, ..LineOptions::default() })?;
     let ports = [0, 1].map(|number| format!("--vdev=net_null{number},size={NULL_SIZE}"));
-    let application = Application::start(bench, who, &line, &ports)?;
+    let application = Application::start(bench, program, &line, &ports)?;
     let file = Scratch::new(&bench.scratch, "pdump")?;
-    let capture = capture(bench, who, &line, &application.prefix, "inout", &file)?;
+    let capture = capture(bench, program, &line, &application.prefix, "inout", &file)?;
     let began = Instant::now();
-    std::thread::sleep(NULL_LEAST.max(Duration::from_secs_f64(seconds)));
+    std::thread::sleep(MIN_NULL_TIME.max(Duration::from_secs_f64(seconds)));
     let forwarded = application.own_rate()?;
     let mut values = BTreeMap::from([("forwarding_gbits", forwarded * NULL_SIZE as f64 * 8.0 / 1e9)]);
     let mut measured = Measured::default();
     if let Some(peer) = capture {
         let took = began.elapsed().as_secs_f64();
         let said = peer.finish()?;
-        let recorder = match who {
+        let recorder = match program {
             TRAWL => Recorder::TrawlTc,
             _ => Recorder::Dumpcap,
         };
         let (claimed, lost) = recorder
             .claim(&said)
             .and_then(|claim| claim.recorded.zip(claim.lost))
-            .ok_or_else(|| Stop::Failed(format!("{who} does not report its losses: {said}")))?;
+            .ok_or_else(|| Stop::Failed(format!("{program} does not report its losses: {said}")))?;
         let recorded = scratch::contents(file.path(), None, false)?.packets;
         let share = percent(recorded as f64, (claimed + lost).max(1) as f64);
         values.insert("capture_gbits", gbits(recorded, NULL_SIZE, took));
@@ -223,23 +223,23 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
 struct Application {
     running: Background,
     prefix: String,
-    said: Scratch,
+    log: Scratch,
     _runtime: Runtime,
 }
 
 impl Application {
-    fn start(bench: &Bench, who: &str, line: &Line, ports: &[String; 2]) -> Result<Self, Stop> {
+    fn start(bench: &Bench, program: &str, line: &Line, ports: &[String; 2]) -> Result<Self, Stop> {
         let testpmd = bench.peers.path("dpdk-testpmd")?;
         let prefix = format!("trawl{}", std::process::id());
-        let said = Scratch::new(&bench.scratch, "testpmd")?;
+        let log = Scratch::new(&bench.scratch, "testpmd")?;
         let mut command = process::command_in(&line.left.name, "sh");
         command
             // Its output is read during the run, and the process itself is killed at the end.
             .args(["-c", "log=$1; shift; exec \"$@\" > \"$log\" 2>&1", "sh"])
-            .arg(said.path())
+            .arg(log.path())
             .args(["stdbuf", "-oL"])
             .arg(&testpmd)
-            .args(memory(who)?)
+            .args(memory(program)?)
             .args(["-m", "256", "--no-pci", "-l", "0,1"])
             .args(["--file-prefix", &prefix])
             .args(ports)
@@ -247,22 +247,22 @@ impl Application {
             .args(["--stats-period=1", "--total-num-mbufs=8192"]);
         let runtime = Runtime(prefix.clone());
         let running = Background::spawn(&mut command)?;
-        let mut application = Self { running, prefix, said, _runtime: runtime };
+        let mut application = Self { running, prefix, log, _runtime: runtime };
         while !application.text()?.contains("NIC statistics") {
             if application.running.has_ended() {
                 return Err(Stop::Failed(last_lines(&application.text()?, 3)));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(application)
     }
 
     fn text(&self) -> Result<String> {
-        let path = self.said.path();
+        let path = self.log.path();
         fs::read_to_string(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
     }
 
-    /// Returns the packets a second of testpmd's last count, for both ports.
+    /// Returns the packets per second of testpmd's last count, for both ports.
     fn own_rate(&self) -> Result<f64> {
         let text = self.text()?;
         let rates = text.lines().rev().filter_map(|line| {
@@ -273,11 +273,11 @@ impl Application {
     }
 }
 
-/// Returns a station's received packets when no more come.
+/// Returns the number of a station's received packets, once it stops growing.
 fn settled(station: &Station) -> Result<u64> {
     let mut last = received(station)?;
     loop {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
         match received(station)? {
             now if now == last => return Ok(now),
             now => last = now,
@@ -287,13 +287,13 @@ fn settled(station: &Station) -> Result<u64> {
 
 fn capture(
     bench: &Bench,
-    who: &str,
+    program: &str,
     line: &Line,
     prefix: &str,
     directions: &str,
     file: &Scratch,
 ) -> Result<Option<Peer>, Stop> {
-    let (mut command, ready) = match who {
+    let (mut command, ready) = match program {
         "dpdk-testpmd alone" => return Ok(None),
         "dpdk-dumpcap" => {
             let mut shell = process::command_in(&line.left.name, "sh");
@@ -317,19 +317,19 @@ fn capture(
             );
         }
     };
-    let peer = Peer::start(who, &mut command, capture_cpu(), ready)?;
+    let peer = Peer::start(program, &mut command, capture_cpu(), ready)?;
     Ok(Some(peer))
 }
 
 /// Returns the memory options. Captures within DPDK share the memory of the captured process, which requires huge
 /// pages.
-fn memory(who: &str) -> Result<&'static [&'static str], Stop> {
+fn memory(program: &str) -> Result<&'static [&'static str], Stop> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free =
         meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok()).unwrap_or(0);
-    match who {
+    match program {
         TRAWL | "dpdk-dumpcap" if free < HUGE_PAGES => Err(Stop::NotHere(format!(
-            "{who} shares testpmd's memory, which requires {HUGE_PAGES} huge pages; {free} are free on this host \
+            "{program} shares testpmd's memory, which requires {HUGE_PAGES} huge pages; {free} are free on this host \
              (sysctl -w vm.nr_hugepages={HUGE_PAGES}, with hugetlbfs mounted on /dev/hugepages)"
         ))),
         _ if free >= HUGE_PAGES => Ok(&[]),

@@ -7,7 +7,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Line, Pair, PairOptions, Station};
 use trawl_sys::{Error, Result};
 
-use super::contenders::{self, Mode, Verdict, Who};
+use super::contenders::{self, Contender, Mode, Verdict};
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, Statements, Stop, compared};
 use crate::configuration::Configuration;
@@ -25,47 +25,47 @@ fn parameters(space: &Space) -> Result<(usize, f64)> {
     Ok((space.number("size")? as usize, space.number("seconds")?))
 }
 
-/// By sending threads.
+/// Returns the cases by sending threads.
 pub fn threads(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "threads", |series, threads| {
-        let who = Who::find(series)?;
+        let contender = Contender::find(series)?;
         let (name, traffic) = (series.to_owned(), Traffic::flood(size, seconds, &spread(threads)));
-        Ok(move |bench: &Bench| match who {
-            Who::TrawlRoute | Who::Kernel => route(bench, &name, who, 1, &traffic),
-            _ => measure(bench, &name, who, &traffic),
+        Ok(move |bench: &Bench| match contender {
+            Contender::TrawlRoute | Contender::Kernel => route(bench, &name, contender, 1, &traffic),
+            _ => measure(bench, &name, contender, &traffic),
         })
     })
 }
 
-/// By cores, each of which sends and receives.
+/// Returns the cases by cores, each of which sends and receives.
 pub fn cores(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "cores", |series, cores| {
-        let who = Who::find(series)?;
+        let contender = Contender::find(series)?;
         let name = series.to_owned();
         let traffic = Traffic::flood(size, seconds, &spread(cores)).with(&FLOWS);
-        Ok(move |bench: &Bench| measure(bench, &name, who, &traffic))
+        Ok(move |bench: &Bench| measure(bench, &name, contender, &traffic))
     })
 }
 
-/// CPU use of the receiving core by offered load.
+/// Returns the cases that measure the CPU use of the receiving core, by offered load.
 pub fn cpu_uses(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "mpps", |series, millions| {
-        let who = Who::find(series)?;
+        let contender = Contender::find(series)?;
         let traffic = Traffic::at(size, millions * 1e6, seconds);
-        Ok(move |bench: &Bench| cpu_use(bench, who, &traffic))
+        Ok(move |bench: &Bench| cpu_use(bench, contender, &traffic))
     })
 }
 
-/// By the number of routes.
+/// Returns the cases by the number of routes.
 pub fn routes(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "routes", |series, routes| {
-        let (name, who) = (series.to_owned(), Who::find(series)?);
+        let (name, contender) = (series.to_owned(), Contender::find(series)?);
         let traffic = Traffic::flood(size, seconds, &[SENDER_CPU]);
-        Ok(move |bench: &Bench| route(bench, &name, who, routes as u32, &traffic))
+        Ok(move |bench: &Bench| route(bench, &name, contender, routes as u32, &traffic))
     })
 }
 
@@ -86,55 +86,56 @@ pub(super) fn spread(threads: f64) -> Vec<usize> {
 }
 
 /// Floods the contender in its best configuration.
-fn measure(bench: &Bench, name: &str, who: Who, traffic: &Traffic) -> Outcome {
-    if let Who::Xdp(_, Mode::Offloaded) = who {
+fn measure(bench: &Bench, name: &str, contender: Contender, traffic: &Traffic) -> Outcome {
+    if let Contender::Xdp(_, Mode::Offloaded) = contender {
         return Err(contenders::offload_refusal(bench));
     }
-    let configuration =
-        best(bench, name, who, traffic, |configuration, traffic| flooded(bench, who, configuration, traffic))?;
-    flooded(bench, who, configuration, traffic)
+    let configuration = best(bench, name, contender, traffic, |configuration, traffic| {
+        flooded(bench, contender, configuration, traffic)
+    })?;
+    flooded(bench, contender, configuration, traffic)
 }
 
 /// Returns the best configuration of a contender, by the rate of one sender.
 fn best(
     bench: &Bench,
     name: &str,
-    who: Who,
+    contender: Contender,
     traffic: &Traffic,
     measure: impl Fn(Configuration, &Traffic) -> Outcome,
 ) -> Result<Configuration, Stop> {
     let traffic = Traffic { cpus: vec![SENDER_CPU], ..traffic.clone() };
-    bench.tuned.choose(name, who.grid(), |configuration| Ok(measure(configuration, &traffic)?.values["mpps"]))
+    bench.tuned.choose(name, contender.grid(), |configuration| Ok(measure(configuration, &traffic)?.values["mpps"]))
 }
 
 /// Floods the contender in a line of three hosts, which allows every verdict.
-fn flooded(bench: &Bench, who: Who, configuration: Configuration, traffic: &Traffic) -> Outcome {
+fn flooded(bench: &Bench, contender: Contender, configuration: Configuration, traffic: &Traffic) -> Outcome {
     let line = Line::new(&configuration.into())?;
     let (at, out) = (&line.left, &line.right);
-    let goal = match who.verdict() {
+    let goal = match contender.verdict() {
         Some(Verdict::Tx) => &line.a,
         Some(Verdict::Redirect | Verdict::RedirectMap) => &line.b,
         _ => at,
     };
     // Frames that arrive elsewhere are dropped there by the cheapest means.
     let mut ends = vec![Loaded::native(Does::Drop, &line.b)?];
-    if who.verdict() == Some(Verdict::Tx) {
+    if contender.verdict() == Some(Verdict::Tx) {
         ends.push(Loaded::native(Does::Drop, &line.a)?);
     }
-    let mut installed = who.install(bench, at, out)?;
+    let mut installed = contender.install(bench, at, out)?;
     installed.loaded = ends;
-    // The stack would answer what passes.
-    let traffic = match who.verdict() {
+    // The stack would answer the frames that pass.
+    let traffic = match contender.verdict() {
         Some(Verdict::Pass) => traffic.clone().with(&UNANSWERED),
         _ => traffic.clone(),
     };
     let before = received(goal)?;
-    // To the router itself, so that only the contender forwards them.
+    // The frames go to the router itself, so that only the contender forwards them.
     let sent = traffic.send(&bench.trawl, &line.a, at)?;
     Ok(measured(sent, received(goal)? - before))
 }
 
-/// Returns the rate of the packets that were done, and the CPU time of each.
+/// Returns the rate of the handled packets, and the CPU time of each.
 pub(super) fn measured(sent: Sent, done: u64) -> Measured {
     let rate = done as f64 / sent.seconds.max(f64::EPSILON);
     let busy: f32 = sent.cpus.iter().map(|cpu| cpu.busy()).sum();
@@ -145,9 +146,9 @@ pub(super) fn measured(sent: Sent, done: u64) -> Measured {
 
 /// Measures the CPU use of the receiving core at an offered load: the packets are handed to a kernel thread on a core
 /// of its own.
-fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
+fn cpu_use(bench: &Bench, contender: Contender, traffic: &Traffic) -> Outcome {
     let lab = Pair::new(&PairOptions { interfaces: ["veth0".to_owned(), interface_name()], ..PairOptions::default() })?;
-    let installed = who.install(bench, &lab.b, &lab.a)?;
+    let installed = contender.install(bench, &lab.b, &lab.a)?;
     let napi = Napi::pinned(&lab.b, capture_cpu())?;
     let (counted, busy) = (received(&lab.b)?, napi.cpu_seconds());
     let sent = traffic.send(&bench.trawl, &lab.a, &lab.b)?;
@@ -155,7 +156,7 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
     let done = received(&lab.b)? - counted;
     drop(installed);
     let seconds = sent.seconds.max(f64::EPSILON);
-    // On a veth, a slow receiver holds the sender up: its queue is full.
+    // On a veth, a slow receiver slows the sender down, because its queue is full.
     let offered = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
     let values = [
         ("cpu_percent", (busy / seconds).min(1.0) * 100.0),
@@ -166,17 +167,24 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
 }
 
 /// Measures forwarding between two hosts with this many routes in the table.
-fn route(bench: &Bench, name: &str, who: Who, routes: u32, traffic: &Traffic) -> Outcome {
-    let configuration =
-        best(bench, name, who, traffic, |configuration, traffic| routed(bench, who, 1, configuration, traffic))?;
-    routed(bench, who, routes, configuration, traffic)
+fn route(bench: &Bench, name: &str, contender: Contender, routes: u32, traffic: &Traffic) -> Outcome {
+    let configuration = best(bench, name, contender, traffic, |configuration, traffic| {
+        routed(bench, contender, 1, configuration, traffic)
+    })?;
+    routed(bench, contender, routes, configuration, traffic)
 }
 
-fn routed(bench: &Bench, who: Who, routes: u32, configuration: Configuration, traffic: &Traffic) -> Outcome {
+fn routed(
+    bench: &Bench,
+    contender: Contender,
+    routes: u32,
+    configuration: Configuration,
+    traffic: &Traffic,
+) -> Outcome {
     let line = Line::new(&configuration.into())?;
     let _end = Loaded::native(Does::Drop, &line.b)?;
     fill(&line.left, &line.right, &line.b, routes)?;
-    let _installed = who.install(bench, &line.left, &line.right)?;
+    let _installed = contender.install(bench, &line.left, &line.right)?;
     let before = received(&line.b)?;
     let sent = traffic.send(&bench.trawl, &line.a, &line.b)?;
     let done = received(&line.b)? - before;

@@ -20,10 +20,10 @@ use crate::process;
 use crate::scratch::Scratch;
 
 /// Number of different frames of the recording; they repeat at other times.
-const DIFFERENT: u32 = 5000;
+const DISTINCT_FRAMES: u32 = 5000;
 /// One frame in N is a DNS query.
 const QUERY_EVERY: u32 = 100;
-const MICROSECONDS_APART: u64 = 3;
+const GAP_MICROSECONDS: u64 = 3;
 const TASKS: [(&str, Option<&str>); 3] = [
     ("print to a pipe", None),
     ("rewrite, most match", Some("ip and not udp port 53")),
@@ -89,13 +89,13 @@ impl Recording {
     fn write(directory: &Path, megabytes: f64) -> Result<Self> {
         let file = Scratch::new(directory, "recording.pcap")?;
         let fail = |e| Error::os(format!("cannot write {}", file.path().display()), e);
-        let frames: Vec<Vec<u8>> = (0..DIFFERENT).map(frame).collect();
+        let frames: Vec<Vec<u8>> = (0..DISTINCT_FRAMES).map(frame).collect();
         let mut out = BufWriter::with_capacity(1 << 20, File::create(file.path()).map_err(fail)?);
         let mut record = Vec::new();
         pcap::file_header(&mut record, LINKTYPE_ETHERNET, 0);
         let (mut packets, mut bytes) = (0, 0);
         for (number, frame) in frames.iter().cycle().enumerate() {
-            let time = 1_700_000_000_000_000_000 + number as u64 * MICROSECONDS_APART * 1000;
+            let time = 1_700_000_000_000_000_000 + number as u64 * GAP_MICROSECONDS * 1000;
             pcap::record(&mut record, time, frame, frame.len() as u32);
             out.write_all(&record).map_err(fail)?;
             bytes += record.len();
@@ -131,7 +131,7 @@ fn frame(number: u32) -> Vec<u8> {
 fn measure(bench: &Bench, recording: &Recording, program: &str, filter: Option<&str>) -> Outcome {
     let mut command = match program {
         "trawl" => bench.command(&["read"]),
-        // As root, since it could not write to most directories otherwise.
+        // tcpdump stays root, because it could not write to most directories otherwise.
         peer => {
             let mut tcpdump = process::command(bench.peers.path(peer)?);
             tcpdump.args(["-n", "-Z", "root"]);

@@ -205,7 +205,7 @@ impl Runner<'_> {
         let has_worked = |series: &str| earlier.runs.iter().any(|run| run.series == series);
         let failed = earlier.failures.iter().map(|failure| &failure.series);
         let mut given_up: BTreeSet<String> = failed.filter(|series| !has_worked(series)).cloned().collect();
-        // In alternating order: no case has an advantage from coming first.
+        // The order alternates, so that no case has an advantage from being first.
         let mut order: Vec<&Case> = plan.cases.iter().collect();
         if repetition.is_multiple_of(2) {
             order.reverse();
@@ -287,7 +287,7 @@ fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> 
         series: case.series.clone(),
         x: case.x,
         repetition,
-        // JSON has no other numbers: a median of nothing is not one.
+        // JSON has only finite numbers, and the median of no values is not finite.
         values: (measured.values.into_iter())
             .filter(|(_, value)| value.is_finite())
             .map(|(name, value)| (name.to_owned(), value))

@@ -24,7 +24,7 @@ const MILLION: f64 = 1e6;
 /// Packets of the host that has the needle.
 const FEW: u64 = 1000;
 const FEW_FLOWS: usize = 100;
-/// Time in which a server has to listen.
+/// Time after which a server must listen.
 const READY: Duration = Duration::from_secs(10);
 /// Aims of the experiments.
 const INDEX_MPPS: f64 = 1.0;
@@ -165,7 +165,7 @@ impl Load {
         let setting = Setting { store, ..Setting::default() };
         let running = Running::start(bench, recorder, &setting)?;
         let begun = running.peer.cpu_seconds();
-        // Flows and payloads that compress like real traffic: hardly.
+        // Random payloads of many flows hardly compress, like real traffic.
         let flows = ["--flows", "1000", "--src-port", "1024-65535"];
         let traffic = match self.rate {
             Some(kpps) => Traffic::at(self.size, kpps * 1e3, self.seconds),
@@ -222,7 +222,7 @@ fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String
         .and_then(|free| free.local_addr())
         .map_err(|e| Error::os("cannot find a free port", e))?;
     let mut server = process::command(program);
-    // Nobody reads its log of requests. Then it does not say when it is ready either.
+    // Nothing reads its log of requests. Without the log, it does not report that it is ready either.
     server.args(["--quiet", "--access", KEY, "--secret", KEY]);
     server.args(["--port", &address.to_string()]);
     server.args(["posix", "--nometa"]).arg(root);

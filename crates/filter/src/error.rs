@@ -15,8 +15,8 @@ pub enum FilterError {
     },
     /// libpcap would need too long for an expression that cannot be compiled in pieces.
     #[error(
-        "the filter has {comparisons} comparisons, and libpcap would need cubic time for them: more than {most} are possible \
-         only in operands joined by `and` and `or` after the last `vlan`, `mpls`, `pppoes` or `geneve`: write \
+        "the filter has {comparisons} comparisons, and libpcap would need cubic time for them: more than {most} are \
+         possible only in operands joined by `and` and `or` after the last `vlan`, `mpls`, `pppoes` or `geneve`: write \
          `vlan 5 and (A or B or C)`, or use several captures"
     )]
     Unsplit {

@@ -37,10 +37,10 @@
 //! # Reading packets
 //!
 //! A block contains two versions of the program. The *fast* version reads packet memory with as few comparisons with
-//! `data_end` as possible. The *slow* version reads each field with the kernel's load helper, which reaches bytes beyond
-//! the linear part. When a comparison fails and the packet is long enough to match, the fast version jumps to the same
-//! instruction of the slow one, and never returns. The slow version is exact, so the comparisons may require slightly
-//! more bytes than the next load. At [`Hook::Socket`] only the slow version exists.
+//! `data_end` as possible. The *slow* version reads each field with the kernel's load helper, which reaches bytes
+//! beyond the linear part. When a comparison fails and the packet is long enough to match, the fast version jumps to
+//! the same instruction of the slow one, and never returns. The slow version is exact, so the comparisons may require
+//! slightly more bytes than the next load. At [`Hook::Socket`] only the slow version exists.
 
 pub(crate) mod ancillary;
 mod assembler;

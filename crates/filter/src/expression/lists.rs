@@ -226,8 +226,8 @@ fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
     members
         .enumerate()
         .filter(move |(number, (_, family))| {
-            // A list of single members has no next state. The last part of a combination, if it has a single word, needs
-            // none either.
+            // A list of single members has no next state. The last part of a combination, if it has a single word,
+            // needs none either.
             family.has_sides() && (*number < last || last > 0 && family.kind.words() > 1)
         })
         .map(|(_, (at, _))| at)

@@ -253,8 +253,8 @@ impl Emitter<'_> {
         self.asm.jump_if(op::JNE, reg::TMP, 0, self.no_match);
     }
 
-    /// Emits a load at X plus `k` in the fast version of a tagged frame. Loads that touch the tag or bytes before it are
-    /// rare, so they leave for the slow version.
+    /// Emits a load at X plus `k` in the fast version of a tagged frame. Loads that touch the tag or bytes before it
+    /// are rare, so they leave for the slow version.
     fn after_tag_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(point, 0);
         let least = AFTER_TAG - k;

@@ -231,7 +231,8 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
     let at_start: Vec<usize> = graph.blocks.iter().map(|_| webs.add(0, false)).collect();
     let zero = webs.add(255, false);
     webs.join(at_start[0], zero);
-    // All webs are joined before their uses are recorded, because whether a constant fits depends on a web's final width.
+    // All webs are joined before their uses are recorded, because whether a constant fits depends on a web's final
+    // width.
     let mut defined: Vec<Vec<Option<usize>>> = Vec::new();
     let mut at_end = Vec::new();
     for (index, block) in graph.blocks.iter().enumerate() {
