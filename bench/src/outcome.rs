@@ -19,7 +19,7 @@ pub struct Measured {
     pub claim: Option<Claim>,
     pub seconds: f64,
     pub memory_bytes: Option<u64>,
-    /// CPU use in the measured time, and the reason for a disturbance; `None` if those of the whole run count.
+    /// CPU use in the measured time, and the reason for a disturbance; `None` if the values of the whole run count.
     pub cpus: Option<(Vec<CpuUse>, Option<String>)>,
 }
 
