@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trawl_bpf::layout::send::{
     SEND_EDITS, SEND_HEADER_WORDS, SEND_REACH, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum, SendVariant,
 };
-use trawl_io::send::{LivePlan, made};
+use trawl_io::send::{LivePlan, dry_run};
 use trawl_sys::{Error, Result};
 
 use super::{Edit, Pattern, PatternSource, Variant};
@@ -87,8 +87,8 @@ impl Tables {
     }
 
     /// Returns the first frames as the kernel makes them, without sending any.
-    pub fn made(&self, source: &PatternSource, count: usize) -> Result<Vec<Vec<u8>>> {
-        made(&self.plan(source), &self.frame, count)
+    pub fn dry_run(&self, source: &PatternSource, count: usize) -> Result<Vec<Vec<u8>>> {
+        dry_run(&self.plan(source), &self.frame, count)
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         let pattern = Arc::new(pattern());
         for (thread, threads) in [(0, 1), (2, 3)] {
             let mut source = PatternSource::new(Arc::clone(&pattern), thread, threads);
-            let made = Tables::of(&pattern).unwrap().made(&source, 50).unwrap();
+            let made = Tables::of(&pattern).unwrap().dry_run(&source, 50).unwrap();
             for made in made {
                 assert_eq!(made, pattern.frame(source.number()), "{}", source.number());
                 source.skip(1);
@@ -235,7 +235,7 @@ mod tests {
             let pattern = Arc::new(pattern.stamped(9).unwrap());
             let mut source = PatternSource::new(Arc::clone(&pattern), threads - 1, threads);
             let before = stamp::now();
-            let all = Tables::of(&pattern).unwrap().made(&source, 50).unwrap();
+            let all = Tables::of(&pattern).unwrap().dry_run(&source, 50).unwrap();
             for made in all {
                 let mut here = vec![0; 60];
                 source.next(0, &mut here).unwrap();

@@ -84,8 +84,8 @@ pub struct Done {
     pub written: usize,
 }
 
-/// Most consecutive pieces that are written by one call.
-const TOGETHER: usize = 8;
+/// Maximum number of consecutive pieces that are written by one call.
+const PIECES_PER_CALL: usize = 8;
 
 /// The writing side of one file.
 #[derive(Debug)]
@@ -171,14 +171,14 @@ fn addresses(writes: &[Write]) -> Vec<libc::iovec> {
         .collect()
 }
 
-/// Divides the bytes written of each group among its pieces.
-fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> Vec<Done> {
+/// Divides the number of bytes written by each call among its pieces.
+fn divide(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> Vec<Done> {
     let mut left = 0;
     writes
         .into_iter()
         .enumerate()
         .map(|(index, write)| {
-            if index.is_multiple_of(TOGETHER) {
+            if index.is_multiple_of(PIECES_PER_CALL) {
                 left = results.next().unwrap_or(0);
             }
             let written = left.min(write.piece.bytes().len());
@@ -191,7 +191,7 @@ fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> V
 // Direct writes by io_uring: a batch is a chain of vectored writes. Each begins when the previous one is done, so that
 // the file never has a hole.
 
-/// Most writes of a batch.
+/// Maximum number of writes in a batch.
 const DEPTH: u32 = 32;
 
 struct Uring {
@@ -228,11 +228,11 @@ impl Uring {
 
     fn start(&mut self, file: &File, writes: Vec<Write>) {
         let addresses = addresses(&writes);
-        let groups = addresses.chunks(TOGETHER).count();
+        let groups = addresses.chunks(PIECES_PER_CALL).count();
         assert!(groups <= DEPTH as usize, "a batch fits into the ring");
         let batch = self.batch.insert(Batch { writes, addresses, results: vec![0; groups], pending: groups });
-        for (index, group) in batch.addresses.chunks(TOGETHER).enumerate() {
-            let offset = batch.writes[index * TOGETHER].offset;
+        for (index, group) in batch.addresses.chunks(PIECES_PER_CALL).enumerate() {
+            let offset = batch.writes[index * PIECES_PER_CALL].offset;
             let mut entry = opcode::Writev::new(types::Fd(file.as_raw_fd()), group.as_ptr(), group.len() as u32)
                 .offset(offset)
                 .build()
@@ -240,14 +240,13 @@ impl Uring {
             if index + 1 < groups {
                 entry = entry.flags(squeue::Flags::IO_LINK);
             }
-            // SAFETY: the addresses and what they point to are kept in `self.batch`, unmoved, until all results are in;
-            // dropping waits for that.
+            // SAFETY: the addresses and the pieces that they point to stay in `self.batch`, unmoved, until all results
+            // have arrived; dropping waits for that.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             pushed.expect("as many entries as the ring has");
         }
-        if self.ring.submit().is_err() {
-            // Submitted again when results are requested.
-        }
+        // `finished` repeats a submission that failed.
+        let _ = self.ring.submit();
     }
 
     fn finished(&mut self, wait: bool) -> Option<Vec<Done>> {
@@ -262,9 +261,9 @@ impl Uring {
             if batch.pending == 0 {
                 let batch = self.batch.take()?;
                 let results = batch.results.iter().map(|result| (*result).max(0) as usize);
-                return Some(shared_out(batch.writes, results));
+                return Some(divide(batch.writes, results));
             }
-            // Interrupted, or the ring is busy: submitted again.
+            // Submits the writes that an interruption or a busy ring left over.
             let _ = self.ring.submit_and_wait(usize::from(wait));
             if !wait && self.ring.completion().is_empty() {
                 return None;
@@ -275,7 +274,7 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The kernel reads from the pieces until then.
+        // The kernel reads from the pieces until all results have arrived.
         self.finished(true);
     }
 }
@@ -284,7 +283,7 @@ impl Drop for Uring {
 
 #[derive(Debug)]
 struct Worker {
-    /// Closed to end the thread.
+    /// Channel that is closed to end the thread.
     batches: Option<Sender<Vec<Write>>>,
     results: Receiver<Vec<Done>>,
     thread: Option<JoinHandle<()>>,
@@ -338,7 +337,7 @@ impl Drop for Worker {
 
 fn write_all(file: &File, writes: Vec<Write>) -> Vec<Done> {
     let mut results = Vec::new();
-    for group in writes.chunks(TOGETHER) {
+    for group in writes.chunks(PIECES_PER_CALL) {
         let wanted: usize = group.iter().map(|write| write.piece.bytes().len()).sum();
         let written = write_group(file, group);
         results.push(written);
@@ -346,7 +345,7 @@ fn write_all(file: &File, writes: Vec<Write>) -> Vec<Done> {
             break;
         }
     }
-    shared_out(writes, results.into_iter())
+    divide(writes, results.into_iter())
 }
 
 /// Writes a group of consecutive pieces, and returns the number of bytes that are in the file.
@@ -386,17 +385,17 @@ mod tests {
         let path = std::env::temp_dir().join(format!("trawl-disk-{name}-{}", std::process::id()));
         let plain = File::create(&path).expect("a file");
         let Ok(mut disk) = Disk::open(plain.as_fd()) else {
-            eprintln!("SKIPPED: the file system of {} takes no direct writes", path.display());
+            eprintln!("SKIPPED: the file system of {} does not support direct writes", path.display());
             return;
         };
         disk.engine = engine(&disk.file);
-        disk.start(pieces(3 * TOGETHER + 1));
+        disk.start(pieces(3 * PIECES_PER_CALL + 1));
         let done = disk.finished(true).expect("waited for");
         assert!(done.iter().all(|one| one.written == 2 * UNIT));
         assert!(disk.is_idle());
         let bytes = std::fs::read(&path).expect("the file");
         std::fs::remove_file(&path).expect("the file");
-        let expected = (0..3 * TOGETHER + 1).flat_map(|number| vec![number as u8; 2 * UNIT]);
+        let expected = (0..3 * PIECES_PER_CALL + 1).flat_map(|number| vec![number as u8; 2 * UNIT]);
         assert!(bytes.into_iter().eq(expected));
     }
 
@@ -419,11 +418,11 @@ mod tests {
 
     #[test]
     fn unwritten_bytes_are_reported_for_each_piece() {
-        let results = [2 * UNIT * TOGETHER, UNIT, 0];
-        let done = shared_out(pieces(2 * TOGETHER + 1), results.into_iter());
+        let results = [2 * UNIT * PIECES_PER_CALL, UNIT, 0];
+        let done = divide(pieces(2 * PIECES_PER_CALL + 1), results.into_iter());
         let written: Vec<usize> = done.iter().map(|one| one.written).collect();
-        assert!(written[..TOGETHER].iter().all(|count| *count == 2 * UNIT));
-        assert_eq!(written[TOGETHER], UNIT);
-        assert!(written[TOGETHER + 1..].iter().all(|count| *count == 0));
+        assert!(written[..PIECES_PER_CALL].iter().all(|count| *count == 2 * UNIT));
+        assert_eq!(written[PIECES_PER_CALL], UNIT);
+        assert!(written[PIECES_PER_CALL + 1..].iter().all(|count| *count == 0));
     }
 }

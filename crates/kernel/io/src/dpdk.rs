@@ -31,11 +31,11 @@ use crate::packet_socket::Instruction;
 pub use trawl_bpf::layout::dpdk::{DIRECTION_RECEIVED, DIRECTION_SENT, EXCHANGE_ABI, EXCHANGE_PORTS as PORTS};
 
 const POLL: Duration = Duration::from_millis(20);
-/// Last lines of DPDK's log that an error quotes.
+/// Number of last lines of DPDK's log that an error quotes.
 const LOG_LINES: usize = 4;
 const LOG_BYTES: u64 = 4096;
 
-/// A capture that the helper is to run.
+/// The parameters of a capture by the helper.
 #[derive(Debug)]
 pub struct DpdkRequest<'a> {
     pub program: &'a Path,
@@ -73,7 +73,7 @@ impl DpdkLine {
 pub struct Helper {
     child: Child,
     log: File,
-    said: Said,
+    output: HelperOutput,
     exchange: Arc<Mapping>,
     ring_bytes: u64,
 }
@@ -97,37 +97,37 @@ impl Helper {
             .stdin(Stdio::from(memory))
             .stdout(Stdio::piped())
             .stderr(Stdio::from(log_of_child))
-            // A terminal's signals are for trawl, which then asks the helper to stop.
+            // A terminal's signals go to trawl alone, which then asks the helper to stop.
             .process_group(0)
             .spawn()
             .map_err(|e| Error::os(what(), e))?;
         let pipe = child.stdout.take().ok_or_else(|| Error::failed(what(), "its output cannot be read"))?;
-        Ok(Self { child, log, said: Said::new(pipe)?, exchange: Arc::new(mapping), ring_bytes })
+        Ok(Self { child, log, output: HelperOutput::new(pipe)?, exchange: Arc::new(mapping), ring_bytes })
     }
 
-    /// Returns the next line; `None` if the helper has ended or no line came in time.
+    /// Returns the next line; `None` if the helper has ended or no line arrived in time.
     pub fn next_line(&mut self, patience: Duration) -> Option<DpdkLine> {
         let began = Instant::now();
         loop {
-            if let Some(line) = self.said.next() {
+            if let Some(line) = self.output.next() {
                 return Some(line);
             }
-            if self.said.ended || began.elapsed() >= patience {
+            if self.output.ended || began.elapsed() >= patience {
                 return None;
             }
             // A failed wait counts as a short one.
-            let _ = events::wait(&[self.said.pipe.as_fd()], POLL);
+            let _ = events::wait(&[self.output.pipe.as_fd()], POLL);
         }
     }
 
-    /// Returns a line that has already come, without waiting.
+    /// Returns a line that has already arrived, without waiting.
     pub fn line_at_hand(&mut self) -> Option<DpdkLine> {
-        self.said.next()
+        self.output.next()
     }
 
-    /// Returns whether the helper has closed its output: its process is gone.
+    /// Returns true if the helper has closed its output: its process is gone.
     pub fn is_gone(&self) -> bool {
-        self.said.ended
+        self.output.ended
     }
 
     /// Returns the last lines of DPDK's own log, for people.
@@ -137,12 +137,12 @@ impl Helper {
         let from = length.saturating_sub(LOG_BYTES);
         self.log.read_exact_at(&mut bytes, from).ok()?;
         let text = String::from_utf8_lossy(&bytes);
-        // DPDK lists the machine's devices that the application does not use at each start.
-        let tells = |line: &&str| {
-            let of_others = ["not driven by the primary process", "EAL: Requested device"];
-            !line.is_empty() && !of_others.iter().any(|text| line.contains(text))
+        // At each start, DPDK lists devices of the machine that the application does not use.
+        let is_relevant = |line: &&str| {
+            let unused_devices = ["not driven by the primary process", "EAL: Requested device"];
+            !line.is_empty() && !unused_devices.iter().any(|text| line.contains(text))
         };
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(tells).collect();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(is_relevant).collect();
         let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
         (!last.is_empty()).then(|| last.join("; "))
     }
@@ -218,15 +218,15 @@ impl Duty for Clear<'_> {
     }
 }
 
-/// The helper's lines, in order.
+/// The lines that the helper prints, in order.
 #[derive(Debug)]
-struct Said {
+struct HelperOutput {
     pipe: ChildStdout,
     bytes: Vec<u8>,
     ended: bool,
 }
 
-impl Said {
+impl HelperOutput {
     fn new(pipe: ChildStdout) -> Result<Self> {
         rustix::io::ioctl_fionbio(&pipe, true).map_err(|e| Error::os("cannot read from trawl-dpdk", e.into()))?;
         Ok(Self { pipe, bytes: Vec::new(), ended: false })
@@ -250,7 +250,7 @@ impl Said {
 }
 
 fn shared_file(name: &str, bytes: u64) -> Result<OwnedFd> {
-    let os = |e: rustix::io::Errno| Error::os("cannot make memory to share with trawl-dpdk", e.into());
+    let os = |e: rustix::io::Errno| Error::os("cannot create memory to share with trawl-dpdk", e.into());
     let file = memfd_create(name, MemfdFlags::CLOEXEC).map_err(os)?;
     ftruncate(&file, bytes).map_err(os)?;
     Ok(file)
@@ -271,11 +271,11 @@ pub fn find() -> Result<Option<PathBuf>> {
     companion(PROGRAM)
 }
 
-/// Presence of the helper, without an application.
+/// State of the helper, found without an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
     NotThere,
-    /// The helper cannot run, for example for want of DPDK's libraries.
+    /// The helper cannot run, for example because DPDK's libraries are missing.
     DoesNotRun {
         program: PathBuf,
         said: String,
@@ -321,10 +321,10 @@ fn presence_of(program: PathBuf) -> Presence {
 // blocks. The protocol is described in dpdk/exchange.h.
 
 const BLOCK_ENHANCED_PACKET: u32 = 6;
-/// Shortest block: a header and the trailing length.
-const BLOCK_LEAST: u64 = 32;
+/// Length of the shortest block: a header and the trailing length.
+const BLOCK_MIN: u64 = 32;
 /// Number of pieces in which the ring is given back to the helper.
-const GIVEN_BACK_IN: u64 = 64;
+const PIECES_PER_RING: u64 = 64;
 
 /// A port's counts, by DPDK and by the helper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -349,13 +349,13 @@ pub struct Blocks {
 pub struct Broken;
 
 impl Blocks {
-    /// Returns the time from which on more blocks may come, in nanoseconds since 1970. Called before `take`, which then
-    /// shows all earlier blocks.
+    /// Returns the time, in nanoseconds since 1970, before which no further block can lie. It is read before `drain`,
+    /// which then passes on all earlier blocks.
     pub fn horizon(&self) -> u64 {
         word(&self.exchange, offset_of!(Exchange, horizon)).load(Ordering::Acquire)
     }
 
-    /// Returns whether the helper has written its last block: `take` shows the rest.
+    /// Returns true if the helper has written its last block; `drain` passes on the rest.
     pub fn is_done(&self) -> bool {
         word(&self.exchange, offset_of!(Exchange, done)).load(Ordering::Acquire) != 0
     }
@@ -376,14 +376,14 @@ impl Blocks {
         stop(&self.exchange);
     }
 
-    /// Shows the finished blocks, each whole, and returns their number.
+    /// Passes each finished block to `show`, and returns their number.
     pub fn drain(&mut self, show: &mut dyn FnMut(&[u8])) -> Result<u64, Broken> {
         let head = word(&self.exchange, offset_of!(Exchange, head)).load(Ordering::Acquire);
         if head.wrapping_sub(self.tail) > self.ring_bytes {
             return Err(Broken);
         }
-        // The helper reads that counter: it is not written for each block.
-        let piece = self.ring_bytes / GIVEN_BACK_IN;
+        // The helper reads the tail, so that each store costs it a cache miss: the tail is not stored for each block.
+        let piece = self.ring_bytes / PIECES_PER_RING;
         let (mut shown, mut given_back) = (0, self.tail);
         while self.tail != head {
             let at = self.tail % self.ring_bytes;
@@ -408,7 +408,7 @@ impl Blocks {
         Ok(shown)
     }
 
-    /// Gives the bytes that have been read back to the helper.
+    /// Returns the bytes that have been read to the helper.
     fn give_back(&self) {
         word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
     }
@@ -424,9 +424,7 @@ impl Blocks {
             0 => Ok(0),
             BLOCK_ENHANCED_PACKET => {
                 let length = u64::from(self.exchange.short(offset + 4).load(Ordering::Relaxed));
-                (length >= BLOCK_LEAST && length.is_multiple_of(4) && length <= finished)
-                    .then_some(length)
-                    .ok_or(Broken)
+                (length >= BLOCK_MIN && length.is_multiple_of(4) && length <= finished).then_some(length).ok_or(Broken)
             }
             _ => Err(Broken),
         }
@@ -461,7 +459,7 @@ fn stop(exchange: &Mapping) {
 /// Writes the request into the shared memory.
 fn fill(exchange: &mut Mapping, request: &DpdkRequest<'_>, ring_bytes: u64) -> Result<()> {
     if request.filter.len() > EXCHANGE_FILTER_MAX {
-        let why = format!("it has {} instructions, and DPDK takes {EXCHANGE_FILTER_MAX}", request.filter.len());
+        let why = format!("it has {} instructions, and the maximum is {EXCHANGE_FILTER_MAX}", request.filter.len());
         return Err(Error::failed("cannot use this filter with the dpdk tap", why));
     }
     exchange.write(offset_of!(Exchange, ring_bytes), &ring_bytes.to_ne_bytes());

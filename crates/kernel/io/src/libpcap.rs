@@ -62,7 +62,7 @@ macro_rules! functions {
         needed { $($name:ident: $kind:ty = $symbol:ident;)* }
         optional { $($other:ident: $other_kind:ty = $other_symbol:ident;)* }
     ) => {
-        /// The functions of the library that is part of a static binary, as far as their addresses.
+        /// Addresses of the functions of the libpcap inside a static binary.
         #[cfg(feature = "static")]
         mod linked {
             unsafe extern "C" {
@@ -221,11 +221,11 @@ impl Library {
 /// Returns the library that is a part of this binary: the dynamic linker of a static one loads no other.
 #[cfg(feature = "static")]
 fn open_of_system() -> Result<(Open, PathBuf)> {
-    Ok((Open(std::ptr::null_mut()), "the libpcap inside".into()))
+    Ok((Open(std::ptr::null_mut()), "the built-in libpcap".into()))
 }
 
-/// Lets glibc look up names in files and DNS alone: for other services it would load libraries of another glibc, its
-/// host's.
+/// Makes glibc look up names in files and DNS only: for other services it would load the host's libraries, which belong
+/// to another glibc.
 #[cfg(feature = "static")]
 fn look_up_in_files() {
     unsafe extern "C" {
@@ -275,7 +275,7 @@ fn open(path: &Path) -> Result<Open, String> {
     let Ok(name) = CString::new(path.as_os_str().as_encoded_bytes()) else {
         return Err("its name has a zero byte".to_owned());
     };
-    // The library's own functions take precedence in its own calls: another libpcap may be in this process already.
+    // RTLD_DEEPBIND makes the library call its own functions, even if the process already has another libpcap.
     let how = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
     // SAFETY: the name is a C string. The library's initialisers run: a library that the user names is trusted like the
     // system's.
@@ -288,7 +288,7 @@ fn open(path: &Path) -> Result<Open, String> {
     Ok(Open(handle))
 }
 
-/// Copies a foreign C string, without characters that a terminal would obey.
+/// Copies a foreign C string, without control characters.
 ///
 /// # Safety
 /// The pointer is null or points to a string that ends with a zero byte.
@@ -323,13 +323,13 @@ const PART_LOADED: u32 = 1;
 
 const FIX: &str = "name a libpcap.so that was built for this machine";
 
-/// Checks that a file can be the library; an error is the reason, and the fix.
+/// Checks that a file can be the library; an error contains the reason and the fix.
 pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     let unreadable = |e: io::Error| match e.kind() {
         ErrorKind::NotFound => ("there is no such file".to_owned(), "ldconfig -p | grep libpcap lists the system's"),
         _ => (Error::os("", e).why().to_owned(), FIX),
     };
-    // Before the file is opened: opening a FIFO would block.
+    // The kind is checked before the file is opened, since opening a FIFO would block.
     match std::fs::metadata(path).map_err(unreadable)? {
         data if data.is_dir() => return Err(("it is a directory".to_owned(), FIX)),
         data if !data.is_file() => return Err(("it is not a regular file".to_owned(), FIX)),
@@ -352,7 +352,7 @@ pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     if is_cut_off(&file) { Err(("it is cut off: a loadable part is missing".to_owned(), FIX)) } else { Ok(()) }
 }
 
-/// Returns whether the file ends before its last part; the dynamic linker would die by a signal on it.
+/// Returns true if the file ends before its last part; loading it would end the process by a signal.
 fn is_cut_off(file: &File) -> bool {
     let Ok(length) = file.metadata().map(|data| data.len()) else {
         return false;
@@ -372,14 +372,14 @@ fn is_cut_off(file: &File) -> bool {
         let sizes = word(PART_SIZE)?.to_ne_bytes();
         let [size, count] = [0, 2].map(|at| u64::from(u16::from_ne_bytes([sizes[at], sizes[at + 1]])));
         let mut parts = (0..count).map(|number| first.checked_add(number * size));
-        // An unreadable header is missing too.
+        // A header that cannot be read counts as a missing part.
         Some(parts.any(|part| part.and_then(part_is_missing).unwrap_or(true)))
     };
-    // trawl's own class has 64 bits on every supported machine.
+    // The offsets are those of 64-bit files, which all supported machines use.
     usize::BITS == 64 && missing().unwrap_or(true)
 }
 
-struct Own {
+struct OwnHeader {
     class: u8,
     order: u8,
     machine: u16,
@@ -387,40 +387,49 @@ struct Own {
 }
 
 /// Returns this program's own header.
-fn own_header() -> Own {
-    let (machine, name) = match std::env::consts::ARCH {
-        "x86_64" => (62, "x86-64"),
-        "x86" => (3, "32-bit x86"),
-        "aarch64" => (183, "64-bit ARM"),
-        "arm" => (40, "32-bit ARM"),
-        "riscv64" => (243, "RISC-V"),
-        "powerpc64" => (21, "64-bit PowerPC"),
-        "s390x" => (22, "S/390"),
-        other => (0, other),
+fn own_header() -> OwnHeader {
+    let machine = match std::env::consts::ARCH {
+        "x86" => 3,
+        "powerpc64" => 21,
+        "s390x" => 22,
+        "arm" => 40,
+        "x86_64" => 62,
+        "aarch64" => 183,
+        "riscv64" => 243,
+        _ => 0,
     };
-    Own {
+    OwnHeader {
         class: if usize::BITS == 64 { 2 } else { 1 },
         order: if cfg!(target_endian = "little") { 1 } else { 2 },
         machine,
-        name,
+        name: machine_name(machine).unwrap_or(std::env::consts::ARCH),
     }
 }
 
-fn architecture(header: &[u8; HEADER], own: &Own) -> String {
+/// Returns the name of an ELF machine.
+fn machine_name(machine: u16) -> Option<&'static str> {
+    match machine {
+        3 => Some("32-bit x86"),
+        21 => Some("64-bit PowerPC"),
+        22 => Some("S/390"),
+        40 => Some("32-bit ARM"),
+        62 => Some("x86-64"),
+        183 => Some("64-bit ARM"),
+        243 => Some("RISC-V"),
+        _ => None,
+    }
+}
+
+/// Describes the architecture of a file that is not for this machine.
+fn architecture(header: &[u8; HEADER], own: &OwnHeader) -> String {
     let bytes = [header[MACHINE], header[MACHINE + 1]];
     let machine = match header[ORDER] {
         2 => u16::from_be_bytes(bytes),
         _ => u16::from_le_bytes(bytes),
     };
-    let name = match machine {
-        3 => "32-bit x86".to_owned(),
-        21 => "64-bit PowerPC".to_owned(),
-        22 => "S/390".to_owned(),
-        40 => "32-bit ARM".to_owned(),
-        62 => "x86-64".to_owned(),
-        183 => "64-bit ARM".to_owned(),
-        243 => "RISC-V".to_owned(),
-        other => format!("another processor (ELF machine {other})"),
+    let name = match machine_name(machine) {
+        Some(name) => name.to_owned(),
+        None => format!("another processor (ELF machine {machine})"),
     };
     if machine != own.machine {
         return name;
@@ -474,7 +483,7 @@ mod tests {
     fn refusal(name: &str, change: impl Fn(&mut [u8])) -> Option<String> {
         let mut bytes = std::fs::read("/proc/self/exe").unwrap()[..64].to_vec();
         bytes[TYPE] = SHARED as u8;
-        // No parts, since their headers lie further down.
+        // The copied bytes do not reach the headers of the parts, so the file is given none.
         bytes[PART_SIZE as usize + 2..][..2].fill(0);
         change(&mut bytes);
         let path = std::env::temp_dir().join(format!("trawl-elf-{}-{name}", std::process::id()));

@@ -27,14 +27,14 @@ use trawl_sys::{Error, Result};
 pub use filter::{Filter, Instruction, PacketQueue, PacketRequest};
 pub use program::Rejected;
 
-/// Holds the longest packet on Linux short of BIG TCP, and a few thousand short ones.
+/// Size of a block, which holds the longest packet on Linux except with BIG TCP, or a few thousand short ones.
 const BLOCK_SIZE: usize = 256 << 10;
-/// With fewer blocks, one being read and one being written, none would be left to absorb a delay.
+/// Minimum number of blocks: one is read, one is written, and the others absorb delays.
 const BLOCKS_MIN: usize = 4;
 /// Time after which a partly filled block is handed over. Live output may be 10 ms late: this leaves time for the merge
 /// to wake up.
 const RETIRE_AFTER_MS: u32 = 2;
-/// Limit of sockets: more only multiply the threads that read them. Several CPUs then share one.
+/// Maximum number of sockets: more would only multiply the threads that read them. Several CPUs may share a socket.
 pub const SOCKETS_MAX: usize = 16;
 
 /// The sockets of a request.
@@ -53,7 +53,7 @@ pub struct PacketSocket {
     descriptor: OwnedFd,
     ring: Mapping,
     blocks: usize,
-    /// Block that is handed over next.
+    /// Index of the block that is handed over next.
     current: usize,
 }
 
@@ -120,23 +120,23 @@ pub fn open(namespace: Option<&Namespace>, request: &PacketRequest<'_>) -> Resul
 pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<OwnedFd> {
     let set = || -> io::Result<OwnedFd> {
         let socket = raw_socket(libc::SOCK_RAW)?;
-        be_promiscuous(&socket, interface)?;
+        enter_promiscuous_mode(&socket, interface)?;
         Ok(socket)
     };
     run_maybe_in(namespace, set)?.map_err(|e| {
         let what = format!("cannot put interface number {interface} into promiscuous mode");
         match e.raw_os_error() {
             Some(libc::EPERM) => {
-                Error::os(what, e).fix("run as root, or with CAP_NET_RAW; or leave the mode as it is: -p")
+                Error::os(what, e).fix("run as root, or with CAP_NET_RAW; or capture without promiscuous mode: -p")
             }
-            _ => Error::os(what, e).fix("leave the mode as it is: -p"),
+            _ => Error::os(what, e).fix("capture without promiscuous mode: -p"),
         }
     })
 }
 
-/// Adds another interface of its namespace to such a descriptor, or removes it.
+/// Adds another interface of the namespace to a descriptor of [`promiscuous`], or removes it.
 pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result<()> {
-    if on { be_promiscuous(socket, interface) } else { be_selective(socket, interface) }
+    if on { enter_promiscuous_mode(socket, interface) } else { leave_promiscuous_mode(socket, interface) }
 }
 
 impl PacketSocket {
@@ -150,7 +150,7 @@ impl PacketSocket {
             prefer_hardware_time(&descriptor)?;
         }
         if !request.sent {
-            // Spares the kernel a copy of packets that the filter would reject; kernels before 4.20 cannot.
+            // This spares copies of packets that the filter would reject; kernels before 4.20 refuse it.
             let _ = ignore_sent(&descriptor);
         }
         make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
@@ -168,7 +168,7 @@ impl PacketSocket {
         Some(block)
     }
 
-    /// Returns whether the block that the kernel is filling is empty. Called after `next_block` returned none.
+    /// Returns true if the block that the kernel is filling is empty. Called after `next_block` returned none.
     pub fn is_empty(&self) -> bool {
         is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
     }
@@ -208,8 +208,8 @@ impl PacketSocket {
     }
 }
 
-/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only
-/// the benchmark uses one, for comparison.
+/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. The
+/// benchmark compares rings with it.
 pub fn without_ring(interface: u32) -> Result<File> {
     let open = || {
         let socket = raw_socket(libc::SOCK_RAW | libc::SOCK_NONBLOCK)?;
@@ -231,7 +231,7 @@ fn raw_socket(kind: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) })
 }
 
-/// Returns the error of a filter that is too large: it counts against the socket's option memory.
+/// Returns the error for a filter that is too large, if it is: a filter occupies the socket's option memory.
 fn too_large(request: &PacketRequest<'_>) -> Option<Error> {
     /// Memory for the socket's other options.
     const OTHER: usize = 4096;
@@ -310,13 +310,13 @@ fn ignore_sent(socket: &OwnedFd) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)
 }
 
-pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+fn enter_promiscuous_mode(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let request = promiscuity_of(interface);
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
 /// Ends the promiscuous mode that this socket requested.
-fn be_selective(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+fn leave_promiscuous_mode(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let request = promiscuity_of(interface);
     set(socket, libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP, &request)
 }
@@ -337,7 +337,7 @@ fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::Resu
         kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
     if !sent_too {
-        // The group has a flag of its own for this; kernels that do not know it leave it to the filter.
+        // The group needs the option too; on kernels that do not know it, the filter rejects sent packets.
         kind |= libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
     }
     let request = (kind << 16 | u32::from(group.unwrap_or(0))) as c_int;
@@ -356,7 +356,7 @@ pub fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
 }
 
-/// Returns whether the kernel has unbound a socket, as it does when the interface is deleted or moved away.
+/// Returns true if the kernel has unbound a socket, as it does when the interface is deleted or moved away.
 fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
     let mut address = no_address();
     let mut length = size_of_val(&address) as libc::socklen_t;
@@ -380,7 +380,7 @@ fn no_address() -> libc::sockaddr_ll {
 
 // A block of packets handed over by the kernel, and the packets in it.
 
-/// A block begins with two fields that are not used here.
+/// Offset of a block's header, after two fields that are not used here.
 const HEADER_V1: usize = 8;
 const STATUS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, block_status);
 const PACKETS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, num_pkts);
@@ -452,7 +452,7 @@ fn word<'a>(start: *mut u8, offset: usize) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(start.wrapping_add(offset).cast()) }
 }
 
-/// Returns whether the kernel owns the block and has put no packet into it.
+/// Returns true if the kernel owns the block and has put no packet into it.
 fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
     let start = ring.at(offset);
     word(start, STATUS).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0
@@ -499,7 +499,7 @@ impl<'a> Block<'a> {
 
 impl Drop for Block<'_> {
     fn drop(&mut self) {
-        // The kernel does so too, but only when it opens the block again; until then it counts as empty.
+        // The kernel clears the number only when it opens the block again; until then the block has to count as empty.
         word(self.start, PACKETS).store(0, Ordering::Relaxed);
         word(self.start, STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }

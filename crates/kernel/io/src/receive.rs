@@ -1,4 +1,5 @@
-//! The program that recognises stamped packets and counts them, bpf/gen/receive.bpf.c: loading, attaching and reading it.
+//! The program that recognises stamped packets and counts them (bpf/gen/receive.bpf.c): loading it, attaching it, and
+//! reading its counts.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +17,7 @@ pub use trawl_bpf::layout::receive::{ReceiveFlow, ReceiveTotals};
 
 const PROGRAM: &str = "gen_receive";
 
-/// Fate of stamped packets once they are counted. Others always go on to the stack.
+/// Fate of stamped packets after they are counted. Other packets always go on to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveVerdict {
     Drop = 1,
@@ -103,7 +104,7 @@ impl ReceiveProgram {
         }
     }
 
-    /// Returns whether the attached interface was removed.
+    /// Returns true if the attached interface was removed.
     pub fn is_orphaned(&self) -> bool {
         self.link.as_ref().is_some_and(|link| info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0))
     }
@@ -115,7 +116,7 @@ impl ReceiveProgram {
 
     /// Returns the counts of each CPU.
     pub fn totals(&self) -> Result<Vec<ReceiveTotals>> {
-        let fail = |why| Error::failed("cannot read what was received", why);
+        let fail = |why| Error::failed("cannot read the counts of received packets", why);
         let cpus = libbpf_rs::num_possible_cpus().map_err(fail)? as u32;
         let read = |cpu: u32| self.totals.lookup(&cpu.to_ne_bytes(), MapFlags::ANY);
         (0..cpus).filter_map(|cpu| read(cpu).transpose()).map(|value| Ok(totals_from(&value.map_err(fail)?))).collect()
@@ -124,7 +125,7 @@ impl ReceiveProgram {
     /// Returns the counts of each flow, in no order. The values of a flow are consistent: they are copied under its
     /// lock.
     pub fn flows(&self) -> Result<Vec<(FlowKey, Box<ReceiveFlow>)>> {
-        let fail = |why| Error::failed("cannot read what was received", why);
+        let fail = |why| Error::failed("cannot read the counts of received packets", why);
         let mut flows = Vec::new();
         for key in self.flows.keys() {
             let Some(value) = self.flows.lookup(&key, MapFlags::LOCK).map_err(fail)? else {

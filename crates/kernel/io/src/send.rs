@@ -15,7 +15,7 @@ use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::socket_option;
 use trawl_sys::words::word;
 
-pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
+pub use live::{LARGEST_RUN, LivePlan, LiveSender, dry_run};
 
 /// Length of the shortest frame: an Ethernet header.
 const SHORTEST_FRAME: usize = 14;
@@ -63,7 +63,7 @@ fn check_frame(frame: &[u8]) -> Result<()> {
 
 // A raw packet socket: many frames for each system call, past the qdisc.
 
-/// Most frames of one call.
+/// Maximum number of frames of one call.
 pub const PACKET_BATCH: usize = 64;
 
 /// A socket bound to the outgoing interface.
@@ -90,7 +90,7 @@ impl PacketSender {
     }
 
     /// Offers up to [`PACKET_BATCH`] frames with one call, and returns the number accepted before one was refused for
-    /// want of room.
+    /// lack of room.
     pub fn offer(&self, frames: &[&[u8]]) -> Result<usize> {
         let frames = &frames[..frames.len().min(PACKET_BATCH)];
         // SAFETY: all zeroes are a valid iovec.
@@ -104,8 +104,8 @@ impl PacketSender {
             message.msg_hdr.msg_iovlen = 1;
         }
         let count = frames.len() as u32;
-        // SAFETY: `count` messages are passed, each points to its own iovec that outlives the call, and the kernel only
-        // reads the frames behind them.
+        // SAFETY: `count` messages are passed. Each points to an iovec of its own that outlives the call, and the kernel
+        // only reads the frames that the iovecs point to.
         let taken = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         if taken >= 0 {
             return Ok(taken as usize);
@@ -129,7 +129,7 @@ fn bound(name: &str, index: u32) -> Result<OwnedFd> {
         let error = Error::os(format!("cannot open a packet socket on {name}"), error);
         if privileges { error.fix("this requires root (CAP_NET_RAW)") } else { error }
     };
-    // Protocol 0: a socket that only sends is not to see every packet of the machine.
+    // Protocol 0 keeps a socket that only sends from receiving every packet of the machine.
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

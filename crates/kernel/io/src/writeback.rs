@@ -1,5 +1,6 @@
-//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not pile up until the kernel
-//! blocks the writer. It also learns of the disk's errors: write(2) succeeds once the page cache has the bytes.
+//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not accumulate until the kernel
+//! blocks the writer. It also detects errors of the disk, which write(2) does not report: it succeeds once the page
+//! cache has the bytes.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +15,13 @@ use trawl_sys::{Error, Result};
 
 /// Number of bytes handed to the disk at a time.
 const PORTION: u64 = 8 << 20;
-/// Number of bytes waited for at a time.
+/// Number of bytes that are waited for at a time.
 const STEP: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub struct Writeback {
     disk: Arc<Disk>,
-    /// Ends of portions; closed to end the thread.
+    /// Channel for the ends of portions; it is closed to end the thread.
     ends: Option<Sender<u64>>,
     thread: Option<JoinHandle<()>>,
     handed_over: u64,
@@ -37,15 +38,16 @@ pub struct NotOnDisk {
 #[derive(Debug)]
 struct Disk {
     file: File,
-    /// Held while waiting for the disk: the kernel reports each failure once, and to one caller.
+    /// State, locked while waiting for the disk, because the kernel reports each failure to one caller only.
     state: Mutex<State>,
     failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Offset up to which the disk has the file; the next field is the offset up to which it was asked to write.
+    /// Offset up to which the disk has the file.
     taken: u64,
+    /// Offset up to which the disk was asked to write the file.
     asked: u64,
     failure: Option<io::Error>,
 }
@@ -57,10 +59,10 @@ impl Writeback {
         let file = file.try_clone_to_owned().map_err(|e| Error::os(what, e))?;
         let disk = Arc::new(Disk { file: File::from(file), state: Mutex::default(), failed: AtomicBool::new(false) });
         let (ends, portions) = channel();
-        let its_disk = Arc::clone(&disk);
+        let disk_of_thread = Arc::clone(&disk);
         let thread = std::thread::Builder::new()
             .name("trawl-disk".to_owned())
-            .spawn(move || work(&its_disk, &portions))
+            .spawn(move || work(&disk_of_thread, &portions))
             .map_err(|e| Error::os(what, e))?;
         Ok(Self { disk, ends: Some(ends), thread: Some(thread), handed_over: 0 })
     }
@@ -77,7 +79,7 @@ impl Writeback {
         if self.disk.failed.load(Ordering::Acquire) { self.disk.lock().outcome() } else { Ok(()) }
     }
 
-    /// Waits until the disk has all that was written. A file that is `last` then also survives a stop of the machine.
+    /// Waits until the disk has all bytes that were written. With `last`, they then also survive a crash of the machine.
     pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
         let mut state = self.disk.lock();
         if state.failure.is_none() {
@@ -116,8 +118,8 @@ impl Disk {
         }
     }
 
-    /// Waits for the next part of the begun range, and evicts it from the page cache, which others need. Returns
-    /// whether a part was left.
+    /// Waits for the next part of the range whose writing has begun, and evicts it from the page cache, which other
+    /// processes need. Returns false if no part was left.
     fn advance(&self) -> bool {
         let mut state = self.lock();
         let (taken, length) = (state.taken, (state.asked - state.taken).min(STEP));
@@ -154,7 +156,7 @@ impl State {
 fn work(disk: &Disk, ends: &Receiver<u64>) {
     while let Ok(end) = ends.recv() {
         disk.begin(end);
-        // Portions that arrive meanwhile are begun before the rest is waited for.
+        // The disk is given portions that arrive meanwhile before the rest is waited for.
         while disk.advance() {
             ends.try_iter().for_each(|end| disk.begin(end));
         }
@@ -181,7 +183,7 @@ fn sync_range(file: &File, from: u64, length: u64, flags: libc::c_uint) -> io::R
 
 /// Evicts a part of a file from the page cache.
 pub fn forget(file: &File, from: u64, length: u64) {
-    // The system would interpret 0 as the whole file.
+    // posix_fadvise interprets a length of 0 as the rest of the file.
     if length == 0 {
         return;
     }

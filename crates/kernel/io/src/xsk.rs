@@ -1,5 +1,5 @@
-//! AF_XDP sockets that send: frames lie in memory that is shared with the kernel, and only their offsets are passed.
-//! Receiving sockets follow below.
+//! AF_XDP sockets: frames lie in memory that is shared with the kernel, and only their offsets are passed. Sockets that
+//! send come first, sockets that receive are at the end.
 
 use std::io;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::netlink::socket_option::{get, set};
 
-/// Room for one frame, including its headroom; the kernel supports 2048 and 4096.
+/// Bytes for one frame, including its headroom; the kernel supports 2048 and 4096.
 const ROOM: usize = 4096;
 /// Number of slots for frames, and size of the rings.
 const SLOTS: u32 = 2048;
@@ -30,7 +30,7 @@ pub const LONGEST: usize = ROOM;
 pub struct Kicked {
     /// Frames that the device accepted.
     pub taken: u32,
-    /// Frames that it dropped for want of room: they are not sent again.
+    /// Frames that it dropped for lack of room: they are not sent again.
     pub dropped: u32,
     /// True if the device had no room for the next frame, which stays queued.
     pub busy: bool,
@@ -114,8 +114,8 @@ impl XskSender {
         }
     }
 
-    /// Hands the queued frames to the kernel, which sends them until the device accepts no more. Without copying, the
-    /// driver takes them later, and the next call reports them.
+    /// Hands the queued frames to the kernel, which sends them until the device accepts no more. In zero-copy mode, the
+    /// driver sends them later, and the next call reports them.
     pub fn kick(&mut self) -> Result<Kicked> {
         self.transmit.publish();
         let mut kicked = Kicked::default();
@@ -148,8 +148,8 @@ impl XskSender {
         Ok(kicked)
     }
 
-    /// Returns whether the driver sends frames from this socket now: without copying, some do so only while an XDP
-    /// program is attached.
+    /// Returns true if the driver sends frames from this socket now: in zero-copy mode, some drivers do so only while an
+    /// XDP program is attached.
     pub fn is_served(&self) -> bool {
         match self.wake() {
             Err(e) => !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)),
@@ -171,7 +171,7 @@ impl XskSender {
         explain(DOING, &self.name, self.queue, error)
     }
 
-    /// Tells the kernel that frames are queued.
+    /// Makes the kernel send queued frames.
     fn wake(&self) -> io::Result<()> {
         // SAFETY: no data and no address are passed.
         let result = unsafe {
@@ -305,7 +305,7 @@ fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
     get(socket, libc::SOL_XDP, libc::XDP_STATISTICS, statistics)
 }
 
-/// Binds the socket, and returns whether it is zero-copy.
+/// Binds the socket, and returns true if it is zero-copy.
 fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
     match bind_with(socket, interface, queue, libc::XDP_ZEROCOPY) {
         Ok(()) => Ok(true),
@@ -316,7 +316,7 @@ fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
     }
 }
 
-/// Returns whether copying mode would fail in the same way.
+/// Returns true if copying mode would fail in the same way.
 fn is_final(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENETDOWN | libc::ENODEV | libc::ENXIO | libc::EPERM))
 }
@@ -445,7 +445,7 @@ impl<T: Entry> Consumer<T> {
     }
 }
 
-// AF_XDP sockets that receive, for experiments: a tap of this kind would take the packets away from other receivers.
+// AF_XDP sockets that receive, for experiments only: such a tap would keep the packets from other receivers.
 
 /// Number of slots for frames, and size of the rings.
 const RECEIVE_SLOTS: u32 = 8192;
@@ -487,7 +487,7 @@ impl XskReceiver {
         Ok(Self { fill, received: Consumer::new(rings.received, RECEIVE_SLOTS), name: name.to_owned(), socket, memory })
     }
 
-    /// Shows each received frame, returns its slot, and counts the frames.
+    /// Passes each received frame to `see`, gives its slot back to the kernel, and returns the number of frames.
     pub fn drain<E>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<u64, E> {
         let mut count = 0;
         while let Some(frame) = self.received.take() {

@@ -103,7 +103,7 @@ impl CompiledFilter {
         };
         let handle = Dead::open(library, request)?;
         let mut program = BpfProgram { length: 0, instructions: std::ptr::null_mut() };
-        // The compiler's numbers are in the machine's byte order; a netmask of 0 makes every bit the host's.
+        // The compiler expects the machine's byte order; a netmask of 0 makes all bits belong to the host.
         let netmask = request.netmask.map_or(0, u32::from);
         // SAFETY: an open handle, a program to fill, and a C string.
         let status = unsafe {
@@ -119,7 +119,7 @@ impl CompiledFilter {
         if self.program.instructions.is_null() {
             return Vec::new();
         }
-        // SAFETY: the library gives the number of instructions, and they stay until the program is freed.
+        // SAFETY: the library reports the number of instructions, and they stay until the program is freed.
         unsafe { std::slice::from_raw_parts(self.program.instructions, self.program.length as usize) }.to_vec()
     }
 
@@ -189,7 +189,7 @@ fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
     let stream = unsafe { libc::fmemopen(header.as_ptr().cast::<c_void>().cast_mut(), header.len(), c"r".as_ptr()) };
     if stream.is_null() {
         let why = std::io::Error::last_os_error();
-        return Err(format!("libpcap cannot be given an empty capture file: {why}"));
+        return Err(format!("cannot give libpcap an empty capture file: {why}"));
     }
     let mut buffer = [0 as c_char; ERROR_BUFFER];
     // SAFETY: an open stream, and a buffer of the size that the library requires.
@@ -206,7 +206,7 @@ fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
     Ok(pcap)
 }
 
-/// Writes a file's header. Link types in files are libpcap's own numbers, or ones that it accepts for them.
+/// Returns a file's header. Link types in files are libpcap's own numbers, or ones that it accepts for them.
 fn file_header(link_type: i32, snaplen: u32, big_endian: bool) -> Vec<u8> {
     const MAGIC: u32 = 0xa1b2_c3d4;
     const VERSION: [u16; 2] = [2, 4];

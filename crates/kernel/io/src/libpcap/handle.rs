@@ -1,5 +1,5 @@
-//! A device opened by a libpcap, read without ever waiting inside the library: `pcap_dispatch` ignores its timeout
-//! while a link is idle, so trawl waits on the device's descriptor.
+//! A device opened by a libpcap. It is never waited for inside the library: `pcap_dispatch` ignores its timeout while a
+//! link is idle, so trawl waits on the device's descriptor.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct PcapRequest<'a> {
     pub promiscuous: bool,
     /// Memory for packets in flight, if the device supports it.
     pub buffer: usize,
-    /// Longest time that packets wait for others before they are handed over.
+    /// Maximum time for which packets wait for further ones before they are handed over.
     pub timeout_ms: u32,
     /// Set to request the network card's time stamps.
     pub hardware_time: bool,
@@ -85,7 +85,7 @@ pub struct PcapFigures {
 /// State after a call of [`Handle::dispatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Packets came; more may be waiting.
+    /// Packets arrived; more may be waiting.
     MoreMayCome,
     Nothing,
     /// The reader asked to stop.
@@ -148,7 +148,7 @@ impl Handle {
             last: [0; 3],
             figures: PcapFigures::default(),
         };
-        let mut opened_with = Vec::new();
+        let mut warnings = Vec::new();
         let hardware = handle.configure(request);
         // SAFETY: a handle that is not activated yet.
         let status = unsafe { (of.activate)(pcap) };
@@ -158,14 +158,14 @@ impl Handle {
             return Err(error);
         }
         if status > 0 {
-            opened_with.push(handle.reason(status));
+            warnings.push(handle.reason(status));
         }
         let no_hardware_time = request.hardware_time && (!hardware || status == WARNING_STAMP_TYPE);
-        handle.finish_activation(request.direction, &mut opened_with)?;
-        Ok(Opened { handle, warnings: opened_with, no_hardware_time })
+        handle.finish_activation(request.direction, &mut warnings)?;
+        Ok(Opened { handle, warnings, no_hardware_time })
     }
 
-    /// Configures a handle before its activation; returns whether the card's clock could be requested.
+    /// Configures a handle before its activation; returns true if the card's clock could be requested.
     fn configure(&mut self, request: &PcapRequest<'_>) -> bool {
         let of = &self.library.functions;
         let buffer = c_int::try_from(request.buffer).unwrap_or(c_int::MAX);
@@ -176,9 +176,9 @@ impl Handle {
             (of.set_promisc)(self.pcap, request.promiscuous.into());
             (of.set_timeout)(self.pcap, c_int::try_from(request.timeout_ms).unwrap_or(1));
             (of.set_buffer_size)(self.pcap, buffer);
-            // Immediate mode means one slot of the longest length for each packet on Linux: few packets would fit.
+            // In immediate mode on Linux, each packet occupies a slot of the longest length: few packets would fit.
             (of.set_immediate_mode)(self.pcap, 0);
-            // netmap supports none (-12): the precision is read after activation.
+            // netmap rejects this (-12), so the precision is read after activation.
             (of.set_tstamp_precision)(self.pcap, NANOSECONDS);
         }
         let stamps = of.set_tstamp_type.filter(|_| request.hardware_time);
@@ -191,7 +191,7 @@ impl Handle {
         let of = &self.library.functions;
         let mut buffer = [0 as c_char; ERROR_BUFFER];
         if let Some(set) = of.set_datalink.filter(|_| self.device == ANY) {
-            // Before libpcap 1.10, cooked packets do not name their interface: the older header stays.
+            // Before libpcap 1.10, cooked packets do not name their interface, and the older header stays.
             // SAFETY: an activated handle.
             unsafe { set(self.pcap, COOKED_2) };
         }
@@ -287,13 +287,13 @@ impl Handle {
         self.precision
     }
 
-    /// Returns the descriptor that becomes readable when packets come; not every device has one.
+    /// Returns the descriptor that becomes readable when packets arrive; not every device has one.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the library's descriptor stays open as long as the handle.
         self.descriptor.map(|number| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Shows the packets at hand, without waiting, until the reader asks to stop.
+    /// Passes the packets that have arrived to `read`, without waiting, until it returns false.
     pub fn dispatch(&mut self, read: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<Rest> {
         let mut reader = Reader {
             read,
@@ -355,8 +355,8 @@ impl Drop for Handle {
     }
 }
 
-/// Returns the growth of a 32-bit counter. A counter that became less has wrapped if it was near its end; otherwise it
-/// was reset.
+/// Returns the growth of a 32-bit counter. A counter that decreased has wrapped if it was in its upper half; otherwise
+/// it was reset.
 fn grown(before: u32, now: u32) -> u64 {
     match now.checked_sub(before) {
         Some(more) => more.into(),
@@ -373,7 +373,7 @@ fn fix_for(device: &str, status: c_int) -> Advice {
     };
     match status {
         PERMISSION_DENIED | PROMISC_PERMISSION_DENIED => {
-            return "run as root, or with CAP_NET_RAW; or leave the mode as it is: -p".into();
+            return "run as root, or with CAP_NET_RAW; or capture without promiscuous mode: -p".into();
         }
         IFACE_NOT_UP => return format!("ip link set dev {} up", word(device)).into(),
         _ => {}
@@ -432,7 +432,7 @@ pub(super) unsafe extern "C" fn show(user: *mut c_void, header: *const PacketHea
     }
     // SAFETY: not null, and the library's header for the duration of this call. It need not be aligned.
     let header = unsafe { header.read_unaligned() };
-    // Never more than was requested, and never more than the packet's original length.
+    // A sound length exceeds neither the requested nor the original length.
     let sound = header.captured <= reader.most && header.captured <= header.original;
     let bytes = match (sound, header.captured) {
         (true, 0) => Some(&[][..]),

@@ -16,11 +16,11 @@ pub struct PacketRequest<'a> {
     pub sockets: usize,
     /// Memory of each socket's ring.
     pub ring_size: usize,
-    /// Most bytes of a packet that the kernel copies.
+    /// Maximum number of bytes of a packet that the kernel copies.
     pub snaplen: u32,
     pub received: bool,
     pub sent: bool,
-    /// Requests the network card's time stamps, if it makes any.
+    /// Requests the network card's time stamps, if it has any.
     pub hardware_time: bool,
     pub filter: Option<Filter<'a>>,
     /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at
@@ -44,14 +44,14 @@ pub struct Filter<'a> {
     pub queue: Option<PacketQueue>,
     /// CPU that handles the packets.
     pub cpu: Option<u32>,
-    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at
-    /// all: every packet matches.
+    /// Instructions as crates/filter lowers them for a socket; it describes the registers at their start. If they are
+    /// empty, every packet matches.
     pub block: Option<&'a [trawl_ebpf::Insn]>,
     pub classic: Option<&'a [Instruction]>,
 }
 
 /// A program that rejects every packet.
-pub const NOTHING: [Instruction; 1] = [give(0)];
+pub const NOTHING: [Instruction; 1] = [accept(0)];
 
 const PACKET_OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
@@ -60,7 +60,7 @@ const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> Instruction {
 }
 
 /// Ends the program: accepts this many bytes.
-const fn give(bytes: u32) -> Instruction {
+const fn accept(bytes: u32) -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, bytes)
 }
 
@@ -80,19 +80,19 @@ pub fn program(request: &PacketRequest<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
         let (if_sent, if_received) = if request.sent { (1, 0) } else { (0, 1) };
-        program.extend([load(libc::SKF_AD_PKTTYPE), skip_if_is(PACKET_OUTGOING, if_sent, if_received), give(0)]);
+        program.extend([load(libc::SKF_AD_PKTTYPE), skip_if_is(PACKET_OUTGOING, if_sent, if_received), accept(0)]);
     }
     if let Some(queue) = request.filter.and_then(|filter| filter.queue) {
         program.extend(queue_of_packet(queue));
-        program.extend([skip_if_is(queue.number, 1, 0), give(0)]);
+        program.extend([skip_if_is(queue.number, 1, 0), accept(0)]);
     }
     if let Some(cpu) = request.filter.and_then(|filter| filter.cpu) {
-        program.extend([load(libc::SKF_AD_CPU), skip_if_is(cpu, 1, 0), give(0)]);
+        program.extend([load(libc::SKF_AD_CPU), skip_if_is(cpu, 1, 0), accept(0)]);
     }
     match request.filter.and_then(|filter| filter.classic) {
         Some(filter) => program.extend_from_slice(filter),
         // A packet of which no byte is wanted must still be accepted, and 0 would reject it.
-        None => program.push(give(request.snaplen.max(1))),
+        None => program.push(accept(request.snaplen.max(1))),
     }
     program
 }

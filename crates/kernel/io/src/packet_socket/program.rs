@@ -16,12 +16,12 @@ use super::filter::{Filter, PacketQueue, PacketRequest};
 
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
-/// Number of counters, a cache line each, so that CPUs do not contend for them. On machines with more CPUs, some share
-/// one.
+/// Number of counters. Each has a cache line of its own, so that CPUs do not contend for it; on machines with more CPUs,
+/// several share a counter.
 const SLOTS: i32 = 64;
 const SLOT_SIZE_LOG2: i32 = 6;
 const COUNTS_SIZE: usize = (SLOTS as usize) << SLOT_SIZE_LOG2;
-/// Number of rows for a program of several interfaces, each with a count for each point. More CPUs share one here.
+/// Number of rows of a program for several interfaces, each with a counter for each point; more CPUs share a row.
 const WIDE_SLOTS: i32 = 16;
 const WIDE_SLOT_SIZE_LOG2: i32 = (RING_MAX_POINTS * 8).ilog2() as i32;
 const WIDE_COUNTS_SIZE: usize = (WIDE_SLOTS as usize) << WIDE_SLOT_SIZE_LOG2;
@@ -40,7 +40,7 @@ mod skb {
 #[derive(Debug)]
 pub struct Rejected {
     counts: Mapping,
-    /// The program keeps its map alive; this is for the mapping.
+    /// Map of the counts, held open for the mapping.
     _map: OwnedFd,
 }
 
@@ -180,7 +180,7 @@ fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     if by_point {
         count.extend([
             op::load(op::DW, R0, STACK, POINT),
-            // The verifier forgets the contents of the stack after the filter.
+            // After the filter, the verifier no longer knows the bounds of the value on the stack.
             op::alu_imm(op::AND, R0, RING_MAX_POINTS as i32 - 1),
             op::alu_imm(op::LSH, R0, 3),
             op::alu(op::ADD, R1, R0),
@@ -188,7 +188,7 @@ fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     }
     count.extend([
         op::mov32_imm(R2, 1),
-        // CPUs may share a counter, and an interrupt may interrupt the program on its own CPU.
+        // The addition is atomic: CPUs may share a counter, and an interrupt may run the program a second time.
         op::atomic_add(op::DW, R1, 0, R2),
         op::mov32_imm(R0, 0),
         op::exit(),

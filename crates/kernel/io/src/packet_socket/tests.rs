@@ -209,7 +209,7 @@ fn refused_filter_is_replaced_by_the_classic_one() {
         return;
     }
     let veth = Veth::new();
-    // Ends with an r0 that the verifier does not accept.
+    // The program ends with a value in r0 that the verifier does not accept.
     let bad = [op::mov(0, 9)];
     let reject_all = [filter::NOTHING[0]];
     let both = Filter { block: Some(&bad), classic: Some(&reject_all), ..Filter::default() };
@@ -348,7 +348,7 @@ fn promiscuous_mode_lasts_as_long_as_the_descriptor() {
     drop(held);
     assert!(!is_on());
     let error = promiscuous(Some(&veth.scratch.namespace), 9999).unwrap_err();
-    assert_eq!(error.how_to_fix(), Some("leave the mode as it is: -p"));
+    assert_eq!(error.how_to_fix(), Some("capture without promiscuous mode: -p"));
 }
 
 #[test]

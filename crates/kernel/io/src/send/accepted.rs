@@ -1,5 +1,5 @@
-//! Counts of the live frames that drivers accept, by bpf/gen/send_count.bpf.c: for drivers without such counters of their
-//! own.
+//! Counts of the live frames that drivers accept, by bpf/gen/send_count.bpf.c, for drivers that have no counters of
+//! these.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -27,7 +27,7 @@ const XDP_TX: i32 = 3;
 const LOOPBACK: u32 = 1;
 /// Batch size, the kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
 const BATCH: u32 = 64;
-/// Most frames of one run. The setup (about 30 µs) is then negligible.
+/// Maximum number of frames of one run; its setup (about 30 µs) is then negligible.
 pub const LARGEST_RUN: u64 = 1 << 20;
 
 const PROGRAM: &str = "send_pattern";
@@ -63,7 +63,7 @@ enum Accepted {
     ByQueue(Ethtool),
     /// The kernel's tracepoint, where the frames of this thread are counted.
     ByTracepoint(Arc<AcceptedFrames>),
-    /// None: the kernel refuses the tracepoint's program.
+    /// No source: the kernel refuses the tracepoint's program.
     Unknown,
 }
 
@@ -103,9 +103,9 @@ struct OwnQueue {
     queue: usize,
 }
 
-/// Keeps the program in the kernel's dispatcher of XDP programs. A run adds it and removes it again, and waits twice
-/// for all CPUs, 10 to 30 ms; an attached program is already in the dispatcher. So it is attached to an interface
-/// without packets: the loopback interface of a namespace of its own.
+/// An attachment that keeps the program in the kernel's dispatcher of XDP programs. For a program outside of it, a run
+/// adds and removes the program, and waits for all CPUs each time, 10 to 30 ms together. The program is attached to an
+/// interface without packets: the loopback interface of a namespace of its own.
 #[derive(Debug)]
 struct Ready {
     _link: OwnedFd,
@@ -163,7 +163,7 @@ impl LiveSender {
         self.own.filter(OwnQueue::is_kept).map(|own| own.queue)
     }
 
-    /// Returns whether it is known which frames the driver refuses.
+    /// Returns true if the number of frames that the driver refuses is known.
     pub fn counts_accepted(&self) -> bool {
         !matches!(self.accepted, Accepted::Unknown)
     }
@@ -227,8 +227,8 @@ impl LiveSender {
 }
 
 impl OwnQueue {
-    /// Finds the queue. A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts
-    /// it at its own queue of that number, if it has as many.
+    /// Finds the queue. A veth passes a frame to a queue of its other end: the CPU's number modulo the number of queues
+    /// there. It counts the frame at its own queue of that number, if both ends have as many queues.
     fn find(link: &LinkRecord, counters: &Ethtool) -> Option<Self> {
         let allowed = sched_getaffinity(None).ok()?;
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
@@ -240,7 +240,7 @@ impl OwnQueue {
         (receiving == sending).then_some(Self { cpu, queue })
     }
 
-    /// Returns whether the thread is still pinned to the CPU.
+    /// Returns true if the thread is still pinned to the CPU.
     fn is_kept(&self) -> bool {
         sched_getaffinity(None).is_ok_and(|allowed| stays_on(&allowed, self.cpu))
     }
@@ -260,8 +260,9 @@ fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u6
     all.iter().filter_map(|(name, count)| Some((queue(name)?, *count))).collect()
 }
 
-/// Runs the program on a frame without sending it, and returns its frames, for comparison with the expected ones.
-pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u8>>> {
+/// Runs the program on a frame without sending anything, and returns the frames that it makes. Tests compare them with
+/// the expected ones.
+pub fn dry_run(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u8>>> {
     let program = load(plan)?;
     let one = |_| {
         let mut out = vec![0; frame.len() + 256];
