@@ -141,7 +141,7 @@ pub struct NamespaceInterfaces {
 }
 
 impl NamespaceInterfaces {
-    /// Finds the namespaces of interfaces given as for `-i`, or the namespace that was asked for.
+    /// Finds the namespaces of interfaces given as for `-i`; without interfaces, the given namespace.
     pub fn of(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Self>> {
         let own = netns.unwrap_or_default();
         let mut only: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -178,7 +178,7 @@ impl NamespaceInterfaces {
         self.only.is_empty() || self.only.iter().any(|one| names::matches(one, interface))
     }
 
-    /// Returns the number of each interface's namespace, and the interface's own.
+    /// Returns the inode number of the namespace and the index of each selected interface.
     pub fn sites(selected: &[Self]) -> Result<HashSet<(u32, u32)>> {
         let mut sites = HashSet::new();
         for one in selected {

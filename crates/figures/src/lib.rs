@@ -13,7 +13,7 @@ pub mod verdicts;
 use std::os::fd::OwnedFd;
 
 pub use counters::{Counters, NamespaceInterfaces};
-pub use notice::{Notice, Tell};
+pub use notice::{Notice, OnNotice};
 
 /// Makes the kernel measure the run time of programs until the result is dropped; `None` if it refuses.
 pub fn measure_run_times() -> Option<OwnedFd> {

@@ -13,12 +13,12 @@ use trawl_view::why::{hook, reason};
 use crate::counters::NamespaceInterfaces;
 use crate::processes::Processes;
 use crate::series::{Labelled, Labels, OTHER, Series};
-use crate::{Notice, Tell};
+use crate::{Notice, OnNotice};
 use trawl_explain::why;
 use trawl_explain::why::counted::{Counted, CountedLoss};
 use trawl_explain::why::report::{error_text, event_name, event_verdict, known_counters, mode};
 
-/// Drivers take time to read their counters.
+/// Interval at which counters are read: some drivers need long to read theirs.
 const COUNTERS_EVERY: Duration = Duration::from_secs(5);
 const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
 
@@ -52,19 +52,19 @@ impl Losses {
     pub fn attach(
         selected: Option<Vec<NamespaceInterfaces>>,
         processes: Option<&Processes>,
-        tell: Tell,
+        on_notice: OnNotice,
         report_counters: &mut dyn FnMut(&why::Notice),
     ) -> Result<Self> {
         let owners = processes.map(Processes::owners);
         let watch = match DropWatch::attach(owners) {
             Ok(watch) => {
                 for notice in &watch.notices {
-                    tell(&Notice::DropsMisjudged { reason: notice.to_string() });
+                    on_notice(&Notice::DropsMisjudged { reason: notice.to_string() });
                 }
                 Some(watch)
             }
             Err(error) => {
-                tell(&Notice::DropsNotCounted { error: error.to_string() });
+                on_notice(&Notice::DropsNotCounted { error: error.to_string() });
                 None
             }
         };
@@ -83,7 +83,7 @@ impl Losses {
         })
     }
 
-    /// Adds what was lost since the last call, and returns all if any of it may have changed.
+    /// Adds the losses since the last call, and returns all losses if any may have changed.
     pub fn update(&mut self, mut processes: Option<&mut Processes>) -> Result<Option<Lost>> {
         let mut has_changed = false;
         if let Some(mut watch) = self.watch.take() {
@@ -185,7 +185,7 @@ impl Losses {
     }
 }
 
-/// Returns the names of a namespace: it has those in /run/netns even if it was entered by another way, and its number.
+/// Returns all names of a namespace: those in /run/netns, its inode number, and its label among the counters.
 fn names_of(namespace: &Namespace) -> Vec<String> {
     let identity = namespace.identity();
     let mut names = netns::list();

@@ -1,4 +1,4 @@
-//! Messages of counting, besides its figures.
+//! Messages about what could not be counted.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::counters::label;
 use crate::verdicts::UncountedProgram;
 
 /// Receives notices.
-pub type Tell = fn(&Notice);
+pub type OnNotice = fn(&Notice);
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

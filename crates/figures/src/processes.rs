@@ -12,7 +12,8 @@ use trawl_sys::Result;
 
 use crate::counters::NamespaceInterfaces;
 
-/// Most pairs of a name and a container: with one more for the others, two metrics and two directions, 1,000 series.
+/// Maximum number of pairs of a name and a container: with one more for the others, two metrics and two directions,
+/// this makes 1,000 series.
 const MOST: usize = 249;
 const OTHER: &str = "other";
 const UNKNOWN: &str = "unknown";
@@ -46,7 +47,7 @@ impl Processes {
         Ok(Self { watch, selected, totals: Totals::default() })
     }
 
-    /// Returns what the counts lack, if anything.
+    /// Returns the event about traffic that the counts lack, if any.
     pub fn unseen(&self) -> Option<&Event> {
         self.watch.unseen.as_ref()
     }
@@ -55,7 +56,7 @@ impl Processes {
         self.watch.owners()
     }
 
-    /// Takes in which processes began.
+    /// Reads which processes have started.
     pub fn refresh(&mut self) {
         self.watch.refresh();
     }

@@ -41,7 +41,7 @@ rows! {
 }
 
 impl Rates {
-    /// Returns the process, the ended processes, the container of a row of all its processes, or `unknown`.
+    /// Returns the name of the row: a process, ended processes, a container, or `unknown`.
     pub fn label(&self) -> String {
         let name = self.name.as_deref().unwrap_or_default();
         match (self.pid, self.ended) {
@@ -52,7 +52,7 @@ impl Rates {
         }
     }
 
-    fn wanted(&self, filter: &str) -> bool {
+    fn matches(&self, filter: &str) -> bool {
         let container = self.container.as_deref().unwrap_or_default();
         self.label().contains(filter) || container.contains(filter)
     }
@@ -84,7 +84,7 @@ impl TrafficRates {
             let container = |row: &Rates| row.container.clone().filter(|of| *of != row.label()).unwrap_or_default();
             let names = [Column(title, -23, &Rates::label), Column(of, -36, &container)];
             let columns = [&names, Rates::COLUMNS].concat();
-            table::text(&columns, rows.iter().filter(|row| row.wanted(filter))) + "\n"
+            table::text(&columns, rows.iter().filter(|row| row.matches(filter))) + "\n"
         };
         page("process", "container", &self.processes) + &page("container", "", &self.containers)
     }

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_counts_events_since_the_last_one() {
+    fn each_frame_counts_events_since_the_previous_one() {
         let source = EventSource {
             kind: RedirectEvent::RedirectError(100),
             map: 7,

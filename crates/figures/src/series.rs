@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Most series of a metric, with the one for all others.
+/// Maximum number of series of a metric, including the one for all others.
 pub const MOST: usize = 1000;
 pub const OTHER: &str = "other";
 

@@ -13,7 +13,7 @@ use trawl_sys::netns::Namespace;
 
 use crate::counters::{self, NamespaceInterfaces};
 use crate::series::{Labelled, MOST, Series};
-use crate::{Notice, Tell};
+use crate::{Notice, OnNotice};
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProgramVerdicts {
@@ -39,17 +39,17 @@ type Attached = (String, String, u32, Vec<u32>);
 pub struct Verdicts {
     selected: Vec<NamespaceInterfaces>,
     watch: VerdictWatch,
-    /// The interfaces with a program at the last look.
+    /// The interfaces that had a program at the last check.
     attached: Vec<Attached>,
     series: Series,
     not_counted: Vec<UncountedProgram>,
-    /// Set if programs were attached or detached since the last look.
+    /// Set if programs were attached or detached since the last update.
     has_changed: bool,
-    tell: Tell,
+    on_notice: OnNotice,
 }
 
 impl Verdicts {
-    pub fn new(selected: Vec<NamespaceInterfaces>, tell: Tell) -> Self {
+    pub fn new(selected: Vec<NamespaceInterfaces>, on_notice: OnNotice) -> Self {
         let mut verdicts = Self {
             selected,
             watch: VerdictWatch::default(),
@@ -57,16 +57,16 @@ impl Verdicts {
             series: Series::default(),
             not_counted: Vec::new(),
             has_changed: false,
-            tell,
+            on_notice,
         };
-        verdicts.follow();
+        verdicts.watch_attached();
         verdicts
     }
 
     /// Adds the verdicts since the last call, and returns all if any changed. Programs that were attached meanwhile are
     /// counted from now on.
     pub fn update(&mut self) -> Result<Option<ProgramVerdicts>> {
-        self.follow();
+        self.watch_attached();
         let taken = self.watch.take()?;
         if !std::mem::take(&mut self.has_changed) && taken.is_empty() {
             return Ok(None);
@@ -105,8 +105,8 @@ impl Verdicts {
         self.with_program().map(attached).collect()
     }
 
-    /// Counts at the attached programs, if they are others than at the last call.
-    fn follow(&mut self) {
+    /// Watches the attached programs, if they have changed since the last call.
+    fn watch_attached(&mut self) {
         let attached = self.attached();
         if attached == self.attached {
             return;
@@ -136,10 +136,10 @@ impl Verdicts {
         match counts::refusal() {
             // One message suffices if the kernel refuses all.
             Some(why) if self.not_counted.is_empty() && new.next().is_some() => {
-                (self.tell)(&Notice::VerdictsNotCounted { reason: why.to_string() });
+                (self.on_notice)(&Notice::VerdictsNotCounted { reason: why.to_string() });
             }
             Some(_) => {}
-            None => new.for_each(|one| (self.tell)(&Notice::ProgramNotCounted(one.clone()))),
+            None => new.for_each(|one| (self.on_notice)(&Notice::ProgramNotCounted(one.clone()))),
         }
         self.not_counted = not_counted;
     }

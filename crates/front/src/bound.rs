@@ -43,7 +43,7 @@ impl Bound {
         }
     }
 
-    /// Returns true if the local clock skips this time, because it is set forward over it.
+    /// Returns true if this time does not exist on the local clock, because the clock is set forward over it.
     fn is_skipped(self, utc_offset: fn(i64) -> i32) -> bool {
         let Self::Local(local) = self else {
             return false;
@@ -58,10 +58,10 @@ impl Bound {
 
 /// Parses a time as it is written on a command line.
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
-    let bound = form(text)?;
+    let bound = parse_form(text)?;
     if bound.is_skipped(clock::local_offset()) {
         Err(format!(
-            "'{text}' does not exist here: the clock is set forward over it; write the offset from UTC, as in \
+            "'{text}' does not exist in the local time zone: the clock is set forward over it; write the offset from UTC, as in \
              2026-01-31T14:30:00+02:00"
         ))
     } else {
@@ -70,7 +70,7 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
 }
 
 /// Parses a time, whether it exists on the local clock or not.
-fn form(text: &str) -> Result<Bound, String> {
+fn parse_form(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(
             "'{text}' is not a time; write 14:30:00, '2026-01-31 14:30:00', 2026-01-31T14:30:00+02:00, seconds since 1970, \
@@ -225,7 +225,7 @@ mod tests {
     /// Returns the offset of a zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29
     /// 01:00 UTC.
     #[test]
-    fn summer_time_follows_the_time_asked_for() {
+    fn summer_time_depends_on_the_given_time() {
         fn berlin(seconds: i64) -> i32 {
             if (1_679_792_400..1_698_541_200).contains(&seconds) { 7200 } else { 3600 }
         }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(at("2023-03-26 12:00", 0), 1_679_824_800);
         assert_eq!(at("2023-03-26", 0), 1_679_785_200);
         // Skipped times, and times before and after; the last occurs twice.
-        let skipped = |text: &str| form(text).unwrap().is_skipped(berlin);
+        let skipped = |text: &str| parse_form(text).unwrap().is_skipped(berlin);
         assert!(skipped("2023-03-26 02:00") && skipped("2023-03-26 02:59:59.5"));
         for shown in ["2023-03-26 01:59:59", "2023-03-26 03:00", "2023-10-29 02:30"] {
             assert!(!skipped(shown), "{shown}");

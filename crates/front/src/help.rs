@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command};
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use trawl_sys::{Error, Result};
 
-/// Purpose, and command line.
+/// The purpose of a command line, and the command line.
 pub type Example<'a> = (&'a str, &'a str);
 
 /// The commands of a program by task, in the order of its help: the title of each group, and its commands.

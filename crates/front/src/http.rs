@@ -1,5 +1,5 @@
-//! The subset of HTTP for scrapers, browsers and webhooks: one request and one answer a connection, each in a thread of
-//! its own.
+//! The subset of HTTP for scrapers, browsers and webhooks: one request and one answer per connection, each in a thread
+//! of its own.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Largest request: its first line and headers, and its body.
+/// Maximum size of a request's first line and headers, and of its body.
 const MOST: usize = 16 << 10;
 /// Time in which a client must send its request, and accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most connections whose requests have not arrived. The oldest is closed for a newer one, so that idle clients keep
-/// nobody out.
+/// Maximum number of connections whose requests have not arrived. A newer one closes the oldest, so that idle clients
+/// keep nobody out.
 const WAITING: usize = 32;
-/// Most answers at the same time; further requests get an error.
+/// Maximum number of answers at the same time; further requests get an error.
 const AT_ONCE: usize = 32;
 
 /// A request that has arrived.
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 32;
 pub struct Request {
     pub method: String,
     pub target: String,
-    /// Lines of the head after the first.
+    /// Names and values of the header lines.
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Address of the client.
@@ -56,12 +56,12 @@ impl Request {
         self.headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(name))
     }
 
-    /// Refuses what a page of another site makes a browser send: a request with that site's origin, or, as the page may
-    /// resolve its own name to this machine (DNS rebinding), a request for this machine by a name.
+    /// Refuses requests that a page of another site makes a browser send: those with that site's origin and, because
+    /// the page may resolve its own name to this machine (DNS rebinding), those that address this machine by a name.
     pub fn refuse_pages(&self) -> Option<Answer> {
         let host = self.header("host");
         if self.has("host") && !host.is_some_and(is_address) {
-            return Some(Answer::plain("403 Forbidden", "name this machine by its address\n"));
+            return Some(Answer::plain("403 Forbidden", "address this machine by its IP address\n"));
         }
         self.refuse_origins()
     }
@@ -73,13 +73,13 @@ impl Request {
         (!is_own).then(|| Answer::plain("403 Forbidden", "pages of other sites are not answered\n"))
     }
 
-    /// Returns true if the request has this token: `Authorization: Bearer TOKEN`. The time does not depend on the bytes
-    /// that are equal.
+    /// Returns true if the request has this token: `Authorization: Bearer TOKEN`. The duration does not depend on which
+    /// bytes are equal.
     pub fn has_token(&self, token: &str) -> bool {
         let given = self.header("authorization").unwrap_or_default();
         let given = given.strip_prefix("Bearer ").unwrap_or_default().as_bytes();
         let differences = given.iter().zip(token.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
-        // Kept from the optimizer, which could end the loop at the first difference.
+        // Without the black box, the optimizer could end the loop at the first difference.
         given.len() == token.len() && std::hint::black_box(differences) == 0
     }
 }
@@ -153,7 +153,7 @@ fn send(mut connection: TcpStream, answer: &Answer) {
     let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body.as_bytes()));
 }
 
-/// Reads a request; the answer to one that cannot be read, if the client gets one.
+/// Reads a request. The error is the answer to a request that cannot be read; `None` if the client gets no answer.
 fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
     let from = connection.peer_addr().map_err(|_| None::<Answer>)?.ip();
     let deadline = Instant::now() + PATIENCE;

@@ -58,7 +58,7 @@ struct Details<'a> {
 /// A message of a command while it runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Said {
-    /// The host that the message is from, if several take part.
+    /// The host that sent the message, if several hosts take part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     pub notice: Value,

@@ -1,5 +1,5 @@
-//! Statistics that running captures and generators publish: for `trawl serve` in a file each below /run/trawl, for the
-//! agent of a capture on its socket.
+//! Statistics that running captures and generators publish: for `trawl serve` in one file each below /run/trawl, for
+//! the agent of a capture on the agent's socket.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -66,16 +66,16 @@ impl Publisher {
 }
 
 /// Interval at which statistics are published.
-const EVERY: Duration = Duration::from_secs(1);
+const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 const PRIVATE: u32 = 0o600;
-/// Longer files are damaged.
+/// Maximum size of a file; a longer one is damaged.
 const MOST: u64 = 65_536;
 
-/// Begin of an agent's message with the counts of its capture, in JSON.
+/// Prefix of the message that reports the counts of a capture to its agent; the counts follow in JSON.
 pub const COUNTS: &str = "X_TRAWL_COUNTS=";
 
-/// The file of this process, or the socket of its agent. They are open before privileges are given up; if these are
-/// gone at the end, a reader removes the file.
+/// The file of this process, or the socket of its agent. They are opened before privileges are given up. A process that
+/// may not remove its file at the end leaves that to the next reader.
 #[derive(Debug)]
 pub struct Published {
     to: To,
@@ -94,7 +94,7 @@ impl Published {
         let directory = kind.directory()?;
         remove_stale(&directory);
         let path = directory.join(std::process::id().to_string());
-        // Left by an earlier process with this number.
+        // An earlier process with this number may have left a file.
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
         Some(Self { to: To::File(file, path), updated: None })
@@ -112,7 +112,7 @@ impl Published {
 
     /// Returns true once the published statistics are old.
     pub fn is_due(&self) -> bool {
-        self.updated.is_none_or(|updated| updated.elapsed() >= EVERY)
+        self.updated.is_none_or(|updated| updated.elapsed() >= PUBLISH_EVERY)
     }
 
     pub fn publish(&mut self, figures: &impl Serialize) {
@@ -121,7 +121,8 @@ impl Published {
             return;
         };
         match &self.to {
-            // Readers lock the file too, so none sees half of it. If one holds the lock now, the next update follows.
+            // Readers lock the file too, so that none sees half of it. While a reader holds the lock, an update is left
+            // out.
             To::File(file, _) => {
                 if file.try_lock().is_ok() {
                     let _ = file.set_len(text.len() as u64);
@@ -188,7 +189,7 @@ pub fn ready(status: &str) {
     notify(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// Reports to the service manager that the end has begun.
+/// Reports to the service manager that the command is stopping.
 pub fn stopping() {
     notify("STOPPING=1");
 }

@@ -1,4 +1,4 @@
-//! Options of files that packets are written to: of `trawl capture`, `trawl read` and `trawl store query`.
+//! Options for the files that packets are written to, of `trawl capture`, `trawl read` and `trawl store query`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub enum Packing {
     Gzip,
 }
 
-/// Returns the compression that was asked for, or that the file name's extension implies.
+/// Returns the requested compression, or else the one that the file name's extension implies.
 pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
     match asked {
         Some(Packing::None) => None,
@@ -41,7 +41,7 @@ fn file_size(text: &str) -> std::result::Result<u64, String> {
     match size {
         _ if size < SMALLEST_FILE as f64 => Err("a file holds at least 4 KiB".to_owned()),
         _ if size < i64::MAX as f64 => Ok(size as u64),
-        _ => Err("no file is as large as that".to_owned()),
+        _ => Err("the size is larger than any file".to_owned()),
     }
 }
 
@@ -94,7 +94,7 @@ impl RotationArgs {
             None => (8 * SMALLEST_FILE, "use a larger --max-disk"),
         };
         if total < least {
-            let why = format!("it is {total} bytes, and files of {least} bytes exist at a time");
+            let why = format!("files of up to {least} bytes exist at the same time, but the limit is {total} bytes");
             return Err(Error::usage("cannot keep to --max-disk", why).fix(fix));
         }
         Ok(rotation)
@@ -154,16 +154,16 @@ pub struct SavingArgs {
 }
 
 impl SavingArgs {
-    /// Refuses an option for captures alone.
-    pub fn refuse(&self) -> Result<()> {
+    /// Refuses --once, which only captures accept.
+    pub fn refuse_once(&self) -> Result<()> {
         match self.once {
-            Some(_) => Err(Error::usage("cannot use --once", "identifiers of packets are unique in one capture alone")
+            Some(_) => Err(Error::usage("cannot use --once", "packet identifiers are unique only within one capture")
                 .fix("use --dedup TIME, which compares their bytes")),
             None => Ok(()),
         }
     }
 
-    /// Returns the first option given that has an effect on packets alone.
+    /// Returns the first given option that only concerns packets.
     pub fn for_packets(&self) -> Option<&'static str> {
         let given = [
             ("--anonymize", self.anonymize.is_some()),
@@ -206,7 +206,7 @@ fn check_command(command: &str) -> Result<()> {
     } else {
         let what = format!("cannot run '{command}' for -z");
         let fix = "-z accepts a program without arguments; put the command line into a script";
-        Err(Error::usage(what, "no such program exists").fix(fix))
+        Err(Error::usage(what, "no executable program has that name").fix(fix))
     }
 }
 

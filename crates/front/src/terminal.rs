@@ -42,7 +42,7 @@ pub fn wrapped(text: &str) -> String {
 
 fn folded_at(text: &str, columns: usize) -> String {
     text.split_inclusive('\n')
-        .map(|line| if shown(line.trim_end()) > columns { folded_line(line, columns) } else { line.to_owned() })
+        .map(|line| if width(line.trim_end()) > columns { folded_line(line, columns) } else { line.to_owned() })
         .collect()
 }
 
@@ -51,14 +51,14 @@ fn folded_line(line: &str, columns: usize) -> String {
     let mut folded = String::new();
     let mut at = 0;
     for word in line.trim_end().split_inclusive(' ') {
-        if at > indent && at + shown(word.trim_end()) > columns {
+        if at > indent && at + width(word.trim_end()) > columns {
             folded.truncate(folded.trim_end().len());
             folded.push('\n');
             folded.push_str(&" ".repeat(indent));
             at = indent;
         }
         folded.push_str(word);
-        at += shown(word);
+        at += width(word);
     }
     folded.push_str(&line[line.trim_end().len()..]);
     folded
@@ -71,13 +71,13 @@ fn continued_at(line: &str, columns: usize) -> usize {
         let after = line[at..].trim_start();
         let is_first = line[..at].trim().is_empty();
         let label = after.split(' ').next().filter(|word| is_first && word.ends_with(':'));
-        shown(&line[..line.len() - after.len()]) + label.map_or(0, |label| shown(label) + 1)
+        width(&line[..line.len() - after.len()]) + label.map_or(0, |label| width(label) + 1)
     });
     gaps.filter(|gap| *gap < columns * 2 / 3).max().unwrap_or(leading + 2).min(columns / 2)
 }
 
 /// Returns the width of text in columns, without colours.
-fn shown(text: &str) -> usize {
+fn width(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let plain = parts.next().map_or(0, |part| part.chars().count());
     let coloured = parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| rest.chars().count()));
@@ -89,7 +89,7 @@ pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Escapes control characters other than line ends as `\\u001b`, which JSON understands too: names of interfaces and
+/// Escapes control characters other than line ends and tabs in a form that JSON also uses: names of interfaces and
 /// texts in files may contain any.
 pub fn printable(text: &str) -> String {
     text::printable(text).into_owned()
@@ -109,13 +109,13 @@ pub(crate) fn say_line(line: &str) {
 /// Prints a line that the next one overwrites, for live statistics; only on a terminal.
 pub fn show_over(text: &str) {
     let (columns, _) = window();
-    let line = within(&printable(text), columns);
+    let line = fit_parts(&printable(text), columns);
     let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
 }
 
 /// Returns the parts of a line, with a comma after each, that leave the last column free: a line that reaches it wraps,
 /// and the wrapped part is not overwritten.
-fn within(line: &str, columns: usize) -> String {
+fn fit_parts(line: &str, columns: usize) -> String {
     let most = columns.saturating_sub(1);
     let mut fits = line;
     while fits.chars().count() > most {
@@ -127,7 +127,7 @@ fn within(line: &str, columns: usize) -> String {
     fits.to_owned()
 }
 
-/// Ends a line that was to be overwritten.
+/// Ends a line of [`show_over`], so that further output does not overwrite it.
 pub fn end_line() {
     let _ = writeln!(std::io::stderr().lock());
 }
@@ -154,7 +154,7 @@ pub fn fitted(text: &str) -> (String, usize) {
     (fitted, count)
 }
 
-/// Returns columns and rows of the terminal, or the usual ones.
+/// Returns columns and rows of the terminal, or 80 and 24 if they are unknown.
 pub fn window() -> (usize, usize) {
     keyboard::window().unwrap_or((80, 24))
 }
@@ -169,8 +169,8 @@ pub fn date_and_time(ns: u64) -> String {
     printer.time(ns)
 }
 
-/// Returns one frame of a command that repeats its output: on a terminal it replaces the one before, elsewhere it
-/// follows it. The time of day is above it.
+/// Returns one frame of a command that repeats its output, with the time of day above it. On a terminal it replaces the
+/// previous frame, elsewhere it follows that.
 pub fn frame(every: Duration, text: &str) -> String {
     let clear = if stdout_is_terminal() { "\x1b[H\x1b[J" } else { "" };
     let seconds = clock::wall() / 1_000_000_000;
@@ -200,11 +200,11 @@ mod tests {
     fn a_line_that_is_overwritten_leaves_the_last_column_free() {
         let line = "12.0 s: 1234567 seen, 0 filtered out, 1234567 recorded, 0 lost, 99 a second, file 9.9 MiB";
         for columns in 1..120 {
-            let shown = within(line, columns);
+            let shown = fit_parts(line, columns);
             assert!(shown.chars().count() < columns.max(1), "{columns}");
             assert!(line.starts_with(&shown));
         }
-        assert!(within(line, 80).ends_with("99 a second"));
-        assert_eq!(within(line, 120), line);
+        assert!(fit_parts(line, 80).ends_with("99 a second"));
+        assert_eq!(fit_parts(line, 120), line);
     }
 }

@@ -22,7 +22,7 @@ use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
 
 use crate::account::{Clock, HostReport};
-use crate::{News, Tell};
+use crate::{News, OnNews};
 
 /// Size of a read from a host, and number of such pieces that may be queued: 256 MiB for each host.
 const PIECE: usize = 64 << 10;
@@ -86,7 +86,7 @@ impl Far {
         pushed: Option<&str>,
         plan: &CapturePlan,
         quiet: bool,
-        tell: Tell,
+        on_news: OnNews,
         wake: &Wake,
     ) -> Result<Self> {
         let script = script(pushed, plan, quiet);
@@ -109,7 +109,7 @@ impl Far {
         let listener = stderr.map(|stderr| {
             let (messages, name) = (Arc::clone(&messages), name.clone());
             std::thread::spawn(move || {
-                let say = |notice: Option<&Value>, text: &str| tell(&name, &News::Said { notice, text });
+                let say = |notice: Option<&Value>, text: &str| on_news(&name, &News::Said { notice, text });
                 read_messages(stderr, &say, &messages);
             })
         });

@@ -48,7 +48,7 @@ pub enum News<'a> {
 }
 
 /// Receives the news of the host with this name, from several threads.
-pub type Tell = Arc<dyn Fn(&str, &News<'_>) + Send + Sync>;
+pub type OnNews = Arc<dyn Fn(&str, &News<'_>) + Send + Sync>;
 
 /// A host by name, and its connection.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Hosts {
         plan: &CapturePlan,
         application: String,
         options: HostOptions<'_>,
-        tell: Tell,
+        on_news: OnNews,
     ) -> Result<Self> {
         let signals = Signals::watch()?;
         let names: Vec<String> = destinations.iter().map(|host| host.name.clone()).collect();
@@ -136,7 +136,7 @@ impl Hosts {
             queries: 0,
             interrupts: 0,
             patience: None,
-            tell,
+            on_news,
         })
     }
 
@@ -210,7 +210,7 @@ pub struct Hosts {
     interrupts: u32,
     /// Patience with a reader that does not read, since the first interrupt.
     patience: Option<Patience>,
-    tell: Tell,
+    on_news: OnNews,
 }
 
 impl std::fmt::Debug for Hosts {
@@ -222,8 +222,8 @@ impl std::fmt::Debug for Hosts {
 impl Source for Hosts {
     fn start(&mut self) -> Result<()> {
         for Planned { host: Destination { name, ssh }, pushed, plan } in std::mem::take(&mut self.planned) {
-            let tell = Arc::clone(&self.tell);
-            self.hosts.push(Far::start(name, &ssh, pushed.as_deref(), &plan, self.quiet, tell, &self.wake)?);
+            let on_news = Arc::clone(&self.on_news);
+            self.hosts.push(Far::start(name, &ssh, pushed.as_deref(), &plan, self.quiet, on_news, &self.wake)?);
         }
         Ok(())
     }
@@ -404,7 +404,7 @@ impl Hosts {
         while let Some(signal) = self.signals.next() {
             if signal == Signal::Report {
                 for host in &self.hosts {
-                    (self.tell)(&host.name, &News::Received(host.received));
+                    (self.on_news)(&host.name, &News::Received(host.received));
                 }
                 continue;
             }

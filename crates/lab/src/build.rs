@@ -15,7 +15,8 @@ use crate::record::{Record, list};
 use crate::topology::{Link, Node, Shaper, Topology, check_id, ipv4, ipv6, mac, namespace};
 
 const LOOPBACK: u32 = 1;
-/// Longest time until both ends of a veth are up, which takes the kernel up to a second, and an IPv6 address is routed.
+/// Maximum time until both ends of a veth are up, for which the kernel needs up to a second, and an IPv6 address is
+/// routed.
 const PATIENCE: Duration = Duration::from_secs(10);
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
@@ -26,7 +27,7 @@ pub const IPIP_DEVICE: &str = "tunnel0";
 const OFFLOADS: &[&str] =
     &["tx-checksum-ip-generic", "tx-generic-segmentation", "tx-tcp-segmentation", "tx-scatter-gather"];
 
-/// Builds a lab that stays; an existing one of the same topology is kept. Returns whether it was built.
+/// Builds a lab that stays. Returns false if a lab of the same name and topology exists, which is kept.
 pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
     check_id(id)?;
     if let Some(there) = list()?.into_iter().find(|lab| lab.id == id) {
@@ -48,7 +49,7 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
     check_id(id)?;
     let names: Vec<String> = topology.nodes.iter().map(|node| namespace(id, &node.name)).collect();
     let record = Record::new(id, names.clone());
-    record.enter()?;
+    record.write_new()?;
     let guard = Guard::of(record);
     let made = names.iter().map(|name| netns::create(name)).collect::<Result<Vec<_>>>()?;
     let namespace_of = |node: &str| {
@@ -81,7 +82,8 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
         }
     }
     for (node, inside) in topology.nodes.iter().zip(&made) {
-        // After the links: an interface made in a namespace that forwards joins groups of routers, and reports that.
+        // Forwarding is turned on after the links exist: an interface that is created in a forwarding namespace joins
+        // groups of routers, and sends reports of that.
         if node.forward {
             forward(inside)?;
         }
@@ -97,7 +99,7 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
     Ok(guard)
 }
 
-/// Removes a lab that was not kept, also if building it failed half-way.
+/// A guard that removes a lab unless it is kept, also if building the lab failed half-way.
 #[derive(Debug)]
 pub(crate) struct Guard {
     record: Option<Record>,
@@ -112,7 +114,7 @@ impl Guard {
         self.record.as_ref().map_or("", |record| &record.id)
     }
 
-    /// Keeps the lab after this process, with its topology if that is to be compared and drawn later.
+    /// Keeps the lab after this process; with its topology, it can be compared and drawn later.
     pub fn keep(&mut self, topology: Option<Topology>) -> Result<()> {
         if let Some(record) = &mut self.record {
             record.topology = topology;
@@ -142,9 +144,9 @@ pub fn find(id: &str) -> Result<Record> {
         return Ok(lab.clone());
     }
     let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
-    let error = Error::failed(format!("lab {id}"), "no lab has that name");
+    let error = Error::failed(format!("cannot find the lab {id}"), "no lab has that name");
     Err(if names.is_empty() {
-        error.fix("trawl lab up makes one")
+        error.fix("make one with trawl lab up")
     } else {
         error.fix(format!("existing labs: {}", names.join(", ")))
     })
@@ -157,7 +159,10 @@ pub fn inside(id: &str, node: &str, program: &[String]) -> Result<Command> {
     if !lab.namespaces.contains(&name) {
         let prefix = namespace(id, "");
         let nodes: Vec<&str> = lab.namespaces.iter().filter_map(|one| one.strip_prefix(&prefix)).collect();
-        return Err(Error::usage(format!("node {node}"), format!("{id} has {}", nodes.join(", "))));
+        return Err(Error::usage(
+            format!("cannot find the node {node}"),
+            format!("the lab {id} has the nodes {}", nodes.join(", ")),
+        ));
     }
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &name]).args(program);
@@ -176,7 +181,7 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2], has_routers: bool)
         no_link_local: link.neighbours,
     };
     create_veth(&end(0), &end(1))?;
-    // Before they are up: a veth checks its peer's GRO when it goes up.
+    // Features are set before the ends are up: a veth checks its peer's GRO when it goes up.
     for (side, inside) in ends.into_iter().enumerate() {
         let ethtool = Ethtool::open(Some(inside), link.end(side).interface)?;
         ethtool.set_feature("rx-gro", link.gro)?;
@@ -190,8 +195,8 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2], has_routers: bool)
         let mut netlink = Netlink::inside(inside)?;
         let index = netlink.link(link.end(side).interface)?.index;
         if link.neighbours {
-            // An interface without ARP joins no solicited-node groups, and so has nothing to report; routers join
-            // others.
+            // An interface without ARP joins no solicited-node groups, and so sends no reports; in a forwarding
+            // namespace it would still join groups of routers.
             netlink.set_arp(index, false)?;
             if has_routers {
                 netlink.set_multicast(index, false)?;
@@ -221,7 +226,7 @@ fn receive(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
     }
     if let Some(mask) = &link.rps {
         if mask.is_empty() || !mask.chars().all(|c| c.is_ascii_hexdigit() || c == ',') {
-            return Err(Error::usage(format!("rps = {mask:?}"), "it is a mask in hexadecimal, such as 3"));
+            return Err(Error::usage(format!("rps = {mask:?}"), "it must be a hexadecimal mask, such as 3"));
         }
         settings
             .push_str(&format!("for q in /sys/class/net/{interface}/queues/rx-*; do echo {mask} > $q/rps_cpus; done;"));

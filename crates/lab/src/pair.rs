@@ -20,11 +20,11 @@ pub struct PairOptions {
     pub interfaces: [String; 2],
     /// Receive and transmit queues of each end.
     pub queues: u32,
-    /// GRO lets a veth accept XDP frames while it has no XDP program of its own.
+    /// True if GRO is on, which lets a veth accept XDP frames while it has no XDP program of its own.
     pub gro: bool,
     pub mtu: u32,
-    /// Only frames that a process sends pass: no link-local address, no neighbour or multicast chatter. IPv4 and IPv6
-    /// still work.
+    /// True if only frames that a process sends pass: without link-local addresses, neighbour discovery and multicast
+    /// reports. IPv4 and IPv6 still work.
     pub quiet: bool,
 }
 
@@ -116,7 +116,7 @@ impl Addresses {
     }
 }
 
-/// An end: a namespace with an interface in it.
+/// An end of a link: a namespace with an interface in it.
 #[derive(Clone, Debug)]
 pub struct Station {
     pub namespace: Namespace,

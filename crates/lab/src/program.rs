@@ -1,4 +1,4 @@
-//! XDP programs like users' own, attached to a lab's interfaces.
+//! XDP programs such as users have, attached to a lab's interfaces.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -113,9 +113,10 @@ impl Loaded {
 }
 
 impl Drop for Loaded {
-    /// Detaches at once: a child that another thread is starting would hold the link a moment longer.
+    /// Detaches explicitly: a child process that another thread is starting may hold the link's descriptor a moment
+    /// longer.
     fn drop(&mut self) {
-        // The interface may be gone, and the link with it.
+        // A failure means that the interface is gone, and the link with it.
         let _ = link::detach(self.link.as_fd());
     }
 }

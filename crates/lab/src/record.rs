@@ -1,5 +1,5 @@
-//! Records of labs: a file for each under /run/trawl/labs, written before anything is made and removed after everything
-//! is gone, so that a killed process's leftovers can be found.
+//! Records of labs: a file for each under /run/trawl/labs, written before anything is created and removed after
+//! everything is gone, so that the leftovers of a killed process can be found.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result, netns};
 
 use crate::topology::{PREFIX, Topology};
 
-const BOOK: &str = "/run/trawl/labs";
+const DIRECTORY: &str = "/run/trawl/labs";
 /// Namespaces of this project's own tests: the prefix, then the process id.
 const TEST_PREFIX: &str = "trawl-test-";
 
@@ -52,21 +52,21 @@ impl Record {
         Self { id: id.to_owned(), namespaces, owner: Some(Owner::this_process()), topology: None }
     }
 
-    /// Returns true if its owner runs, or it was made to stay.
+    /// Returns true if the lab's owner is running, or if the lab was built to stay.
     pub fn in_use(&self) -> bool {
         self.owner.is_none_or(Owner::is_alive)
     }
 
     fn path(id: &str) -> PathBuf {
-        Path::new(BOOK).join(format!("{id}.json"))
+        Path::new(DIRECTORY).join(format!("{id}.json"))
     }
 
     /// Writes the record, unless one of the same id exists.
-    pub(crate) fn enter(&self) -> Result<()> {
+    pub(crate) fn write_new(&self) -> Result<()> {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
-        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).fix("this requires root"))?;
-        // Linked as a whole: a half-written record would be taken for a dead process's.
+        fs::create_dir_all(DIRECTORY).map_err(|e| Error::os(what(), e).fix("this requires root"))?;
+        // The record is linked as a whole: a half-written one would count as the record of a dead process.
         let draft = self.draft().map_err(|e| Error::os(what(), e))?;
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
@@ -93,7 +93,7 @@ impl Record {
         Ok(draft)
     }
 
-    /// Deletes the namespaces (and with them the interfaces), then the entry.
+    /// Deletes the namespaces (and with them the interfaces), then the record.
     pub(crate) fn remove(&self) -> Result<()> {
         let existing = netns::list();
         for name in self.namespaces.iter().filter(|name| existing.contains(name)) {
@@ -110,12 +110,12 @@ impl Record {
 
 /// Returns all records, by name.
 pub fn list() -> Result<Vec<Record>> {
-    let entries = match fs::read_dir(BOOK) {
+    let entries = match fs::read_dir(DIRECTORY) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
             let root = "this requires root";
-            return Err(Error::os(format!("cannot list the labs in {BOOK}"), e).fix(root));
+            return Err(Error::os(format!("cannot list the labs in {DIRECTORY}"), e).fix(root));
         }
     };
     let mut labs: Vec<Record> = entries
@@ -133,7 +133,7 @@ pub fn list() -> Result<Vec<Record>> {
     Ok(labs)
 }
 
-/// Returns a record for a damaged file: without an owner, and its namespaces are found by their names.
+/// Returns a record for a damaged file, with an owner that does not exist: `clean` finds its namespaces by their names.
 fn unreadable(id: String) -> Record {
     let nobody = Owner { pid: 0, started: 0 };
     Record { id, namespaces: Vec::new(), owner: Some(nobody), topology: None }
@@ -206,7 +206,7 @@ pub fn clean(all: bool) -> Result<Cleaned> {
     Ok(cleaned)
 }
 
-/// Returns whether a namespace belongs to a test whose process is gone.
+/// Returns true if a namespace belongs to a test whose process is gone.
 fn test_is_over(name: &str) -> bool {
     let pid = name.strip_prefix(TEST_PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
     pid.is_some_and(|pid| process::started(pid).is_none())

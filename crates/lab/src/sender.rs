@@ -1,5 +1,5 @@
-//! A sender for tests and small experiments: sends the given frames out of one interface, counted exactly. A small job
-//! for the generator.
+//! A sender for tests and small experiments: it sends the given frames out of one interface with the generator's
+//! engines, and counts them exactly.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ pub const PRESETS: &[&str] = &["pair", "forward", "router", "rfc2544", "tree", "
 /// The kernel's limit for an interface's name.
 const NAME_MAX: usize = 15;
 const LINKS_MAX: usize = 250;
-/// Prefix of everything that trawl makes.
+/// Prefix of the names of everything that trawl creates.
 pub(crate) const PREFIX: &str = "trawl-";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,8 +147,8 @@ pub struct Hop<'a> {
 
 impl Topology {
     pub fn parse(text: &str) -> Result<Self> {
-        let topology: Self =
-            toml::from_str(text).map_err(|e| Error::usage("the lab's file", e.to_string().trim().to_owned()))?;
+        let topology: Self = toml::from_str(text)
+            .map_err(|e| Error::usage("cannot use the lab's file", e.to_string().trim().to_owned()))?;
         topology.check()?;
         Ok(topology)
     }
@@ -174,7 +174,10 @@ impl Topology {
             ],
             "balance" => vec![("client", "lb"), ("lb", "s1"), ("lb", "s2"), ("lb", "s3")],
             _ => {
-                return Err(Error::usage(format!("the preset {name}"), format!("presets: {}", PRESETS.join(", "))));
+                return Err(Error::usage(
+                    format!("cannot use the preset {name}"),
+                    format!("the presets are {}", PRESETS.join(", ")),
+                ));
             }
         };
         let mut topology = Self::default();
@@ -210,10 +213,10 @@ impl Topology {
     fn check(&self) -> Result<()> {
         let wrong = |what: String, why: &str| Err(Error::usage(what, why.to_owned()));
         if self.nodes.is_empty() {
-            return wrong("the lab's file".to_owned(), "it has no [[node]]");
+            return wrong("cannot use the lab's file".to_owned(), "it has no [[node]]");
         }
         if self.links.len() > LINKS_MAX {
-            return wrong("the lab's file".to_owned(), "it has more than 250 links");
+            return wrong("cannot use the lab's file".to_owned(), "it has more than 250 links");
         }
         for (at, node) in self.nodes.iter().enumerate() {
             check_id(&node.name)?;
@@ -262,7 +265,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Returns the routes of a node to all networks that it has no end in, by the fewest hops.
+    /// Returns the routes of a node to all networks without an end of its own, by the fewest hops.
     pub fn hops(&self, node: &str) -> Vec<Hop<'_>> {
         let mut first: BTreeMap<&str, (&str, [IpAddr; 2])> = BTreeMap::new();
         let mut queue = VecDeque::from([node.to_owned()]);

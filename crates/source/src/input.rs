@@ -18,7 +18,7 @@ use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketSource, PacketView};
 
-use crate::{Notice, Tell};
+use crate::{Notice, OnNotice};
 
 /// Interval at which a file that does not grow is checked.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub struct Input {
     /// The file or pipe itself, for comparison with the output file.
     pub identity: Option<(u64, u64)>,
     following: Option<Following>,
-    tell: Tell,
+    on_notice: OnNotice,
 }
 
 /// State of a file that is followed.
@@ -63,7 +63,7 @@ struct Ring {
 
 impl Input {
     /// Opens a file. If the file has a table of its frames, only the frames in the span are read.
-    pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>, tell: Tell) -> Result<Self> {
+    pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>, on_notice: OnNotice) -> Result<Self> {
         let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let os = |e| Error::os(format!("cannot read {name}"), e);
         // A pipe grows until its writer closes it.
@@ -90,7 +90,7 @@ impl Input {
             let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
             opened.store(true, Ordering::Relaxed);
             let identity = Some(identity(&metadata));
-            return Ok(Self { reader, name, compression, identity, following: None, tell });
+            return Ok(Self { reader, name, compression, identity, following: None, on_notice });
         };
         let is_dir = open(path).and_then(|file| file.metadata()).map_err(os)?.is_dir();
         let mut following = Following {
@@ -123,7 +123,7 @@ impl Input {
                         compression: Compression::None,
                         identity: Some(identity),
                         following: Some(following),
-                        tell,
+                        on_notice,
                     });
                 }
                 // The writer has not completed the header.
@@ -135,18 +135,18 @@ impl Input {
 
     /// Reports that the rest of the input cannot be read.
     pub fn report_unreadable(&self, error: &ReadError) {
-        (self.tell)(&Notice::CannotRead { file: self.name.clone(), error: error.to_string() });
+        (self.on_notice)(&Notice::CannotRead { file: self.name.clone(), error: error.to_string() });
     }
 
     /// Warns about packets whose times are wrong in the file or cannot be shown.
     pub fn report_flawed_times(&self) {
         let packets = self.reader.times_beyond();
         if packets > 0 {
-            (self.tell)(&Notice::TimesBeyond { file: self.name.clone(), packets });
+            (self.on_notice)(&Notice::TimesBeyond { file: self.name.clone(), packets });
         }
         let packets = self.reader.fractions_too_large();
         if packets > 0 {
-            (self.tell)(&Notice::LargeFractions { file: self.name.clone(), packets });
+            (self.on_notice)(&Notice::LargeFractions { file: self.name.clone(), packets });
         }
     }
 
@@ -170,7 +170,7 @@ impl Input {
             return true;
         };
         let next = if following.is_cut() {
-            following.report(self.tell, |file| Notice::Truncated { file });
+            following.report(self.on_notice, |file| Notice::Truncated { file });
             Some(following.path.clone())
         } else {
             match following.successor() {
@@ -194,7 +194,7 @@ impl Input {
             }
         }
         if following.is_removed() {
-            following.report(self.tell, |file| Notice::Removed { file });
+            following.report(self.on_notice, |file| Notice::Removed { file });
         }
         pause(signals)
     }
@@ -289,9 +289,9 @@ impl Following {
     }
 
     /// Reports once what happened to the current file.
-    fn report(&mut self, tell: Tell, what: impl Fn(String) -> Notice) {
+    fn report(&mut self, on_notice: OnNotice, what: impl Fn(String) -> Notice) {
         if !std::mem::replace(&mut self.reported, true) {
-            tell(&what(self.path.display().to_string()));
+            on_notice(&what(self.path.display().to_string()));
         }
     }
 }

@@ -11,6 +11,6 @@ mod ring;
 pub use files::{Choice, Files, FilesPlan, Wanted, format_for};
 pub use filter::{FileFilter, file_filter};
 pub use input::{Input, Span, identity, is_a_pipe};
-pub use notice::{Notice, Tell};
+pub use notice::{Notice, OnNotice};
 pub use privacy::{PrivacyStage, privacy};
 pub use ring::packets_of;

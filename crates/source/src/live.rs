@@ -99,10 +99,10 @@ impl Wanted {
 }
 
 /// Shows packets until the time is over, a signal arrives or the viewer has seen enough; returns the summary.
-pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer, tell: fn(&Event)) -> Result<Summary> {
+pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer, on_event: fn(&Event)) -> Result<Summary> {
     let plan = wanted.plan();
     let shared = std::cell::RefCell::new(viewer);
-    let mut observer = Figures { viewer: &shared, tell };
+    let mut observer = Figures { viewer: &shared, on_event };
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
     let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.attached()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
@@ -166,12 +166,12 @@ impl Writer for Viewed<'_, '_, '_> {
 
 struct Figures<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
-    tell: fn(&Event),
+    on_event: fn(&Event),
 }
 
 impl Observer for Figures<'_, '_, '_> {
     fn event(&mut self, event: &Event) {
-        (self.tell)(event);
+        (self.on_event)(event);
     }
 
     fn started(&mut self, points: &[Point]) {

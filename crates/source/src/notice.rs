@@ -6,7 +6,7 @@ use serde::Serialize;
 use trawl_view::rewrite::LeftOut;
 
 /// Receives notices.
-pub type Tell = fn(&Notice);
+pub type OnNotice = fn(&Notice);
 
 /// A message about a file.
 #[derive(Clone, Debug, Serialize)]

@@ -168,7 +168,7 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    args.saving.refuse()?;
+    args.saving.refuse_once()?;
     let is_table = args.filter.is_none() && args.saving.write.is_empty();
     if let Some(option) = args.saving.for_packets().filter(|_| is_table || args.flows) {
         return Err(Error::usage(format!("cannot use {option}"), "the answer is a table, and has no packets")

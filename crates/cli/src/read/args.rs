@@ -214,7 +214,7 @@ impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
         self.tcpdump.refuse()?;
         let saving = &self.saving;
-        saving.refuse()?;
+        saving.refuse_once()?;
         let (files, words) = self.files_and_words()?;
         let filter = self.filter(&words)?;
         let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);

@@ -10,7 +10,7 @@ use trawl_packet::read::Step;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Writer};
 use trawl_plan::filter::Filter;
-use trawl_source::{Input, Tell, file_filter};
+use trawl_source::{Input, OnNotice, file_filter};
 use trawl_sys::{Error, Result, clock, rights::privilege};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
@@ -72,7 +72,7 @@ pub struct Read {
 }
 
 /// Opens files.
-pub fn open(files: &[String], tell: Tell) -> Result<Vec<Input>> {
+pub fn open(files: &[String], tell: OnNotice) -> Result<Vec<Input>> {
     let open = |name: &String| Input::open(Path::new(name), None, None, tell);
     files.iter().map(open).collect()
 }

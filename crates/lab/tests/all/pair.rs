@@ -156,11 +156,11 @@ fn lab_is_gone_when_dropped_and_stays_when_kept() {
     assert_eq!(error.how_to_fix(), Some(advice.as_str()));
     drop(pair);
     assert!(names.iter().all(|name| !netns::list().contains(name)));
-    assert!(list().expect("the book").iter().all(|lab| lab.id != id));
+    assert!(list().expect("the records").iter().all(|lab| lab.id != id));
 
     let id = format!("{id}-kept");
     Pair::named(&id, &PairOptions::default()).unwrap().keep().unwrap();
-    let lab = list().expect("the book").into_iter().find(|lab| lab.id == id).unwrap();
+    let lab = list().expect("the records").into_iter().find(|lab| lab.id == id).unwrap();
     assert!(lab.in_use() && lab.owner.is_none());
     let removed = trawl_lab::remove(&id).unwrap();
     assert_eq!(removed.namespaces, lab.namespaces);
@@ -177,7 +177,7 @@ fn lab_that_cannot_be_made_leaves_nothing() {
     let id = format!("broken-{}", std::process::id());
     let error = Pair::named(&id, &PairOptions { interfaces, ..PairOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("veth"), "{error}");
-    assert!(list().expect("the book").iter().all(|lab| lab.id != id));
+    assert!(list().expect("the records").iter().all(|lab| lab.id != id));
     assert!(netns::list().iter().all(|name| !name.contains(&id)));
 }
 
@@ -206,7 +206,7 @@ fn leftovers_are_cleaned_and_labs_in_use_are_kept() {
     let id = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("lab ").map(str::to_owned)).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let left = list().expect("the book").into_iter().find(|lab| lab.id == id).unwrap();
+    let left = list().expect("the records").into_iter().find(|lab| lab.id == id).unwrap();
     assert!(!left.in_use());
 
     let cleaned = trawl_lab::clean(false).unwrap();
