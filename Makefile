@@ -102,7 +102,7 @@ format:
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path fleet/Cargo.toml --check
 
-# Clippy compiles the programs and tests themselves, instead of checking them once more.
+# Clippy compiles the programs and tests itself, so that one build serves the lints and the tests.
 clippy:
 	@scripts/install build lint
 	@scripts/build-tests --lint

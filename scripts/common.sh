@@ -24,7 +24,7 @@ readonly DIST_PACKAGES=(bison debootstrap flex git gcc-aarch64-linux-gnu libc6-d
 # The libraries that a static binary contains, besides those of the compiler and libpcap.
 readonly STATIC_PACKAGES=(libelf-dev libzstd-dev zlib1g-dev)
 
-# The same selection for each command: with another one, cargo would choose other features and build again.
+# Each command selects the same packages: with another selection, cargo would choose other features and build again.
 readonly TESTED=(--locked --workspace)
 
 # Root's PATH may lack the directory where rustup puts cargo.

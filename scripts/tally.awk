@@ -15,7 +15,7 @@
     }
     section = test = ""
     later = 0
-    split("", told)
+    split("", counted)
 }
 
 # scripts/test ran a failed test twice.
@@ -38,8 +38,8 @@
 # however often it is printed.
 /^SKIPPED: / && section != "failures:" {
     name = section == "" ? $2 : test ":"
-    if (!(name in told)) {
-        told[name] = 1
+    if (!(name in counted)) {
+        counted[name] = 1
         passed--
         sub(/:$/, "", name)
         skips[program " " name]++

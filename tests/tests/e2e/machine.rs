@@ -144,7 +144,7 @@ fn another_architecture_is_skipped() {
     let Some(place) = Place::new(&[("uname", "echo aarch64")]) else {
         return;
     };
-    place.assert_skipped("it is made for x86-64 only");
+    place.assert_skipped("the host is not an x86-64 machine");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn host_without_qemu_is_skipped() {
         return;
     };
     place.hide_qemu();
-    place.assert_skipped("there is no qemu-system-x86_64 (apt-get install qemu-system-x86)");
+    place.assert_skipped("qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn hanging_machine_fails_with_its_last_output() {
     for (limit, words) in [
         ("TRAWL_VM_BOOT_TIMEOUT", "had not started after 1 s"),
         ("TRAWL_VM_TIMEOUT", "was not done after 1 s"),
-        ("TRAWL_VM_SILENCE", "had a word to say for 1 s"),
+        ("TRAWL_VM_SILENCE", "printed nothing for 1 s"),
     ] {
         let (output, said) = place.run(&[(limit, "1")]);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -187,11 +187,11 @@ fn pods_that_cannot_be_captured_are_refused() {
     let station = Station::new(&lab);
     for (words, status, why) in [
         (&["none"][..], 1, "cannot find the pod none"),
-        (&["ill"], 1, "is not running: kubectl get pod -n default ill"),
+        (&["ill"], 1, "is not running; try kubectl get pod -n default ill"),
         (&["far"], 1, "trawl does not run on the node node-b"),
         (&[], 2, "no pod is named"),
         (&["-n"], 2, "-n has no value"),
-        (&["--node", "x", "web-0"], 2, "there is no option --node"),
+        (&["--node", "x", "web-0"], 2, "unknown option --node"),
         (&["web-0", "--colour"], 2, "--colour"),
     ] {
         let output = station.command(words).output().expect("sh");
