@@ -123,7 +123,7 @@ fn impossible_series_are_refused() {
     let (file, pipe) = (to("new.pcapng"), to("pipe_00001.pcapng"));
     run("mkfifo", &[&pipe]);
     for (arguments, status, words) in [
-        (["-w", &file, "-z", "no-such-program"], 2, "no such program"),
+        (["-w", &file, "-z", "no-such-program"], 2, "no executable program has that name"),
         (["-w", &to("pipe.pcapng"), "-C", "1"], 1, "not a regular file"),
     ] {
         let refused = trawl(&[&["read", &all][..], &arguments].concat());
