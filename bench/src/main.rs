@@ -32,9 +32,9 @@ use trawl_front::help;
 
 /// Runs experiments in labs of their own, and prints and reports their results
 ///
-/// An experiment's name is enough: trawl bench capture-disk. So are those of two groups: load-balance (with IPVS, for 1
-/// to 1,000,000 flows, and the flows that move when a backend is removed), and store (a capture at full speed into a
-/// store, the index's speed and size, a packet found among many; as --study F).
+/// The name of an experiment alone runs it: trawl bench capture-disk. So do the names of two groups: load-balance (with
+/// IPVS, for 1 to 1,000,000 flows, and the flows that move when a backend is removed), and store (a capture at full
+/// speed into a store, the index's speed and size, a packet found among many; as --study F).
 #[derive(Debug, Parser)]
 #[command(
     name = "trawl-bench",

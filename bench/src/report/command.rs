@@ -12,7 +12,7 @@ use trawl_sys::{Error, Result};
 use super::{Source, markdown, page, svg};
 use crate::results;
 
-/// Makes one offline page of the results of `trawl bench run`
+/// Writes one page, for use offline, with the results of `trawl bench run`
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Directories of results, or JSON files

@@ -173,7 +173,7 @@ fn unnamed(command: &str) -> Error {
 /// `--watch` of a command that shows counts.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct WatchArg {
-    /// Show them every second, or every TIME, until interrupted; as JSON one document a line
+    /// Show the counts every second, or every TIME, until interrupted; as JSON, one document per line
     #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
     watch: Option<Duration>,
 }
@@ -199,7 +199,7 @@ impl WatchArg {
 
 #[derive(Debug, clap::Args)]
 pub struct LibpcapArg {
-    /// The libpcap that compiles the filter, loaded only if there is one [default: the system's]
+    /// The libpcap that compiles the filter, loaded only if there is a filter [default: the system's]
     #[arg(long, value_name = "PATH")]
     pub libpcap: Option<PathBuf>,
 }
@@ -215,7 +215,7 @@ impl LibpcapArg {
 
 #[derive(Debug, clap::Args)]
 pub struct SubjectArgs {
-    /// Run this command, end with it, and see its packets and its children's alone
+    /// Run this command, see only its processes' packets, and end with it
     #[arg(id = "subject", last = true, value_name = "COMMAND")]
     pub words: Vec<String>,
 }

@@ -108,10 +108,10 @@ const FORWARDS: [NamedValue<Forward>; 3] = [
     ("gue", "Generic UDP encapsulation, variant 1", Forward::Gue),
 ];
 
-/// Attaches the balancer to an interface, or replaces the table of one that is attached
+/// Attaches the balancer to an interface, or replaces the table of an attached balancer
 ///
-/// The file is applied as a whole: an error in it changes nothing. Backends in the old and the new table keep their
-/// flows and counts.
+/// The file is applied as a whole; if it has an error, nothing changes. Backends in the old and the new table keep
+/// their flows and counts.
 #[derive(Debug, clap::Args)]
 struct Load {
     /// The interface, NAME or NAMESPACE:NAME; then virtual addresses and backends in TOML, `-` for standard input
@@ -134,10 +134,11 @@ struct Load {
 /// Adds a virtual address without backends
 #[derive(Debug, clap::Args)]
 struct VipAdd {
-    /// tcp, udp or quic, address and port, as tcp:192.0.2.1:80 or udp:[2001:db8::1]:53; all ports without a port
+    /// Protocol (tcp, udp or quic), address and port, such as tcp:192.0.2.1:80 or udp:[2001:db8::1]:53; all ports
+    /// without a port
     #[arg(value_name = "VIP")]
     vip: Service,
-    /// Forwarding of packets to its backends
+    /// Method of forwarding packets to its backends
     #[arg(long, value_parser = choice(&FORWARDS), default_value = "ipip")]
     forward: Forward,
     /// The UDP port of the backends' tunnels, with --forward gue
@@ -236,7 +237,7 @@ struct Check {
     /// Check repeatedly, with this pause, until interrupted
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     every: Option<Duration>,
-    /// Disable backends that do not answer, and enable those that do
+    /// Disable backends that do not answer, and enable backends that do
     #[arg(long)]
     apply: bool,
     #[command(flatten)]

@@ -16,13 +16,13 @@ use crate::helpers;
 use crate::terminal::{colours_wanted, folded, printable, wrapped, write_control, write_out};
 use crate::{clean, exit_code, json};
 
-/// Checks this machine and its interfaces for captures, with fixes
+/// Checks whether this machine can capture, and prints fixes
 ///
 /// With --clean it removes the leftovers of killed commands and vanished interfaces instead: unused pins, settings,
 /// rules and labs. Objects in use stay.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
+    /// Check this interface too (IF, or NAMESPACE:IF); may be given several times
     #[arg(short, value_name = "IF", add = crate::completion::interfaces())]
     interface: Vec<String>,
     #[command(flatten)]

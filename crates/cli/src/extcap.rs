@@ -54,7 +54,7 @@ pub struct Args {
     /// List an interface's options
     #[arg(long)]
     extcap_config: bool,
-    /// Ask again for the values of one option
+    /// List the values of one option again
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     extcap_reload_option: Option<String>,
     /// The interface to use

@@ -41,7 +41,7 @@ pub struct FilterArgs {
     /// Apply the expression to the packet inside VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with_all = ["cbpf", "dump"])]
     inner: bool,
-    /// Hooks to make eBPF instructions for
+    /// Hooks for which eBPF instructions are generated
     #[arg(long, value_enum, value_name = "HOOK,…", value_delimiter = ',', default_value = "xdp")]
     hook: Vec<HookName>,
     /// Link type of packets; a file uses its own

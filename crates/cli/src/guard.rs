@@ -21,13 +21,13 @@ use crate::program_args::{self, AttachArgs, Change, Consent, TargetArgs};
 
 /// Drops packets by rules before the stack sees them
 ///
-/// Rules are about addresses, protocols, ports and rates. They hold for every guarded interface of the network
-/// namespace, unless --on names one, and may be given before an interface is guarded. A packet is decided by the rule
-/// with the longest source prefix; among those the longest destination prefix; among those the one with --on, then the
-/// one with MAC addresses (complete ones first), then the narrowest ports (a type of ICMP counts as one port), then the
-/// narrowest source ports, then the one with --syn or --established; a limit before a rule that denies, and that before
-/// one that allows. If none decides, it is the interface's default. No state is kept: replies to this host's requests
-/// need a rule too if the default is deny.
+/// Rules match addresses, protocols, ports and rates. They apply to every guarded interface of the network namespace,
+/// unless --on names one, and may be added before an interface is guarded. The rule with the longest source prefix
+/// decides about a packet; among equal ones, the rule with the longest destination prefix; then a rule with --on, then
+/// one with MAC addresses (complete ones first), then the one with the fewest ports (an ICMP type counts as one port),
+/// then the one with the fewest source ports, then one with --syn or --established; a limit comes before a rule that
+/// denies, and that before one that allows. If no rule decides, the interface's default does. The guard does not track
+/// connections: if the default is deny, replies to this host's requests need a rule too.
 #[derive(Debug, clap::Args)]
 #[command(infer_subcommands = true)]
 pub struct Args {
@@ -54,7 +54,7 @@ enum Command {
     /// Shows the packets of guarded interfaces by outcome
     #[command(mut_arg("interfaces", |arg| arg.help("These interfaces [default: all that are guarded]")))]
     Stats(TargetArgs),
-    /// Removes the guard from an interface, and with the last one of a namespace the rules
+    /// Removes the guard from an interface, and with the last interface of a namespace the rules
     Unload(TargetArgs),
     /// Prints the rules and defaults as a file for `trawl guard apply`
     Save(NetnsArg),
@@ -146,16 +146,16 @@ struct Rule {
     /// TCP packets that belong to a connection
     #[arg(long)]
     established: bool,
-    /// Packets per second from each source (an address, or an IPv6 network of 64 bits); k and M are understood
+    /// Packets per second from each source (an address, or an IPv6 network of 64 bits); k and M are accepted
     #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
-    /// The rule ends after this time, for example 10m
+    /// The rule expires after this time, for example 10m
     #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
     lasts: Option<Duration>,
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF", add = completion::interfaces())]
     on: Option<String>,
-    /// Every packet; required for a rule without other conditions
+    /// Match every packet; required for a rule without other conditions
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -178,7 +178,7 @@ struct PresetRule {
     how: ChangeArgs,
 }
 
-/// Removes rules by their numbers, or all
+/// Removes rules by their numbers, or all rules
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// The rules' numbers, as `trawl guard list` shows them
@@ -198,14 +198,13 @@ struct Remove {
 
 /// Replaces all rules by the rules of a file, atomically
 ///
-/// If anything in the file is wrong, nothing is changed. Rules for the same packets as before keep their numbers and
-/// hits.
+/// If the file has an error, nothing changes. Rules for the same packets as before keep their numbers and hits.
 #[derive(Debug, clap::Args)]
 struct Apply {
     /// Rules in TOML; `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only check the file
+    /// Only check the file, and list the changes that it would make
     #[arg(long)]
     check: bool,
     /// Accept a rule that denies every packet without `all = true`

@@ -17,7 +17,7 @@ use crate::args::NetnsArg;
 use crate::json;
 use crate::terminal::write_out;
 
-/// Makes and removes test networks of namespaces
+/// Creates and removes test networks of namespaces
 #[derive(Debug, clap::Args)]
 #[command(infer_subcommands = true)]
 pub struct LabArgs {
@@ -27,7 +27,7 @@ pub struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes namespaces joined by veths for native XDP: two, a preset, or the nodes of a file
+    /// Creates namespaces joined by veths for native XDP: two, a preset, or the nodes of a file
     Up(Up),
     /// Runs a command in a node of a lab
     Exec {
@@ -36,6 +36,7 @@ enum Command {
         name: String,
         /// The node, for example a
         node: String,
+        /// The command, with its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -97,12 +98,13 @@ struct Up {
     /// Receive and transmit queues of each interface [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     queues: Option<u32>,
+    /// MTU of each interface
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65535))]
     mtu: u32,
     /// Leave GRO off: a veth then receives no XDP frames until a program is attached to it
     #[arg(long)]
     no_gro: bool,
-    /// Keep the hosts' own traffic (link-local addresses, neighbour and multicast discovery)
+    /// Keep the traffic of the kernel itself (link-local addresses, neighbour and multicast discovery)
     #[arg(long)]
     chatty: bool,
 }

@@ -203,8 +203,8 @@ pub struct Consent {
     /// Apply even if it cuts the SSH session of this command, or removes a guard
     #[arg(long)]
     pub yes: bool,
-    /// Restore the previous state after this time, for example 60s, unless `trawl xdp confirm` (of a guard's rules:
-    /// `trawl guard confirm`) is given before
+    /// Restore the previous state after this time, for example 60s, unless `trawl xdp confirm` (for a guard's rules:
+    /// `trawl guard confirm`) runs before
     #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "yes")]
     pub confirm: Option<Duration>,
 }

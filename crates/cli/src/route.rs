@@ -30,7 +30,7 @@ enum Command {
     Load(Load),
     #[command(visible_aliases = ["show", "list", "status"])]
     Stats(Stats),
-    /// Removes ports from the router, or all of it
+    /// Removes ports from the router, or the whole router
     Unload(UnloadArgs),
 }
 

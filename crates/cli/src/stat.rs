@@ -28,11 +28,12 @@ use trawl_source::{Input, file_filter};
 
 /// Shows statistics of capture files or interfaces
 ///
-/// They are protocols, talkers, flows, verdicts, lengths, rate and gaps.
+/// The statistics cover protocols, talkers, flows, verdicts, lengths, rate and gaps.
 ///
 /// The arguments are files, followed by a filter expression, as for `trawl read`. With -i they are the expression.
 #[derive(Debug, clap::Args)]
 pub struct StatArgs {
+    /// Files to read, and a filter in tcpdump's syntax: a.pcap b.pcapng 'tcp port 80'
     #[arg(
         value_name = "FILE… [EXPRESSION]",
         add = crate::completion::paths(),

@@ -31,8 +31,8 @@ use crate::{exit_code, json, terminal, units};
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
-/// With files, those that --record, or a capture at the tap drop, recorded. With a command, the losses of its
-/// processes, until it ends.
+/// With files, shows the losses that --record, or a capture at the tap drop, recorded. With a command, shows the losses
+/// of its processes, until it ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -52,10 +52,10 @@ pub struct Args {
     /// Record the dropped packets to this pcapng file as well, with the counters and the advice
     #[arg(long, value_name = "FILE", conflicts_with = "since")]
     record: Option<PathBuf>,
-    /// Only what a file holds from this time on: 14:30:00, '2026-01-31 14:30:00', -10min, +1h after the first packet
+    /// Only packets of a file from this time on: 14:30:00, '2026-01-31 14:30:00', -10min, +1h after the first packet
     #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
     since: Option<Bound>,
-    /// Show only what is new since this recording, or at least ten times as frequent
+    /// Show only drops that are new since this recording, or at least ten times as frequent
     #[arg(long, value_name = "FILE", add = crate::completion::paths())]
     diff: Option<String>,
     /// Show the result as JSON, one document at the end

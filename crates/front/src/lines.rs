@@ -35,7 +35,7 @@ pub struct LineArgs {
     /// Show TCP sequence numbers as they are, not from the start of the conversation
     #[arg(short = 'S', long = "absolute-tcp-sequence-numbers", hide_short_help = true)]
     absolute_sequence: bool,
-    /// Do not verify checksums: for packets whose checksums the sending card makes
+    /// Do not verify checksums: for packets whose checksums the sending card computes
     #[arg(short = 'K', long = "dont-verify-checksums", hide_short_help = true)]
     trust_checksums: bool,
     /// Show a number in front of each packet

@@ -56,17 +56,17 @@ pub struct RotationArgs {
     /// Millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
-    /// Begin a new file after this many seconds, by the packets' times in a file that is read; -w then expands
+    /// Begin a new file after this many seconds (of the packets' times, if a file is read); -w then expands
     /// strftime(3)'s conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     file_seconds: Option<u64>,
     /// Keep the latest N files
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     files: Option<u64>,
-    /// Keep the latest files, this many bytes in total; without -C a file has at most an eighth of it
+    /// Keep the latest files, this many bytes in total; without -C, a file has at most an eighth of this size
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, hide_short_help = true)]
     max_disk: Option<u64>,
-    /// Run this with the name of each finished file
+    /// Run this command with the name of each finished file
     #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
     command: Option<String>,
     /// Give a file its name only once it is finished and on the disk
@@ -128,7 +128,8 @@ impl RotationArgs {
 pub struct SavingArgs {
     /// Write the packets to this file; '-' for a pipe
     ///
-    /// Several times for several outputs, with the options and addresses for readers that `trawl capture -w` accepts
+    /// Give this option several times for several outputs. It accepts the options and addresses for readers of
+    /// `trawl capture -w`
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub write: Vec<PathBuf>,
     /// Format of the files written [default: by the ending .pcap or .pcapng, or else the format of the files read]
@@ -136,7 +137,7 @@ pub struct SavingArgs {
     pub format: Option<Format>,
     #[command(flatten)]
     pub rotation: RotationArgs,
-    /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
+    /// Replace addresses by the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
     #[arg(long, value_name = "KEY", value_hint = clap::ValueHint::FilePath)]
     pub anonymize: Option<PathBuf>,
     /// Cut packets after their headers, also inside tunnels

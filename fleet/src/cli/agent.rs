@@ -29,7 +29,7 @@ use crate::agent::{
 use crate::bus::{Answers, shown};
 use crate::store::chunks::on_hosts;
 
-/// Runs the captures that are desired on this host: starts each once, and stops it when it is no longer desired
+/// Runs the desired captures of this host: starts each once, and stops it when it is no longer desired
 ///
 /// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists
 /// with *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by

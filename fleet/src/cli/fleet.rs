@@ -144,7 +144,7 @@ struct Start {
     server: ServerArgs,
 }
 
-/// Stops a capture; without --name all of them
+/// Stops a capture, or without --name all captures
 #[derive(Debug, clap::Args)]
 struct Stop {
     /// Hosts to select, as for fleet start
@@ -157,7 +157,7 @@ struct Stop {
     server: ServerArgs,
 }
 
-/// Shows hosts, their desired captures, and the state of these
+/// Shows hosts, their desired captures, and the state of each capture
 #[derive(Debug, clap::Args)]
 struct Status {
     /// Hosts to select, as for fleet start
@@ -167,10 +167,10 @@ struct Status {
     server: ServerArgs,
 }
 
-/// Shows the public key of an operator, for `operators` in the policies of agents; makes a key with --new
+/// Shows the public key of an operator, for `operators` in the policies of agents; with --new, creates a key
 #[derive(Debug, clap::Args)]
 struct Key {
-    /// Make a private key in this file, which must not exist yet, for --nkey
+    /// Create a private key in this file, which must not exist yet, for --nkey
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nkey", "creds"])]
     new: Option<PathBuf>,
     #[command(flatten)]

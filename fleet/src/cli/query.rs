@@ -39,8 +39,8 @@ pub struct Args {
     /// Show the flows of the packets, as the table `flows` has them
     #[arg(long, conflicts_with_all = ["write", "count"])]
     flows: bool,
-    /// Only the packets of this incident (trawl fleet trigger). Alone, it shows what each host stored, and what
-    /// happened when
+    /// Only the packets of this incident (trawl fleet trigger). Alone, it shows the packets that each host stored, and
+    /// a timeline
     #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to", "host"])]
     incident: Option<String>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub struct StoreArgs {
     /// Also count the chunks that wait in this spool
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// Most memory of this command, which ends if it needs more [default: 1GiB]
+    /// Maximum memory of this command, which ends if it needs more [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
 }

@@ -43,7 +43,7 @@ struct StoreArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
-    /// Also count the chunks for it that wait in this spool
+    /// Also count the chunks for this store that wait in this spool
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
     /// Print JSON

@@ -74,7 +74,7 @@ pub struct Args {
     /// Print the plan of the capture, as JSON for --plan, and capture nothing
     #[arg(long, hide_short_help = true)]
     pub(super) dry_run: bool,
-    /// Capture by the plan in this file, which --dry-run printed, or on standard input with '-'
+    /// Capture according to the plan in this file, which --dry-run printed; '-' for standard input
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(super) plan: Option<PathBuf>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ struct SourceArgs {
     /// Interface to capture on; 'veth*' names several
     ///
     /// NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns name those that
-    /// match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
+    /// match: 'veth*', '*:eth0' of every named namespace. --tap drop alone needs no interface
     #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
     interfaces: Vec<String>,
     #[command(flatten)]
@@ -134,8 +134,8 @@ struct SourceArgs {
     /// The pinned program array through which the XDP program makes its tail call [default: found by trawl]
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     hook: Option<PathBuf>,
-    /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
-    /// program with the same maps; the program without hooks is restored at the end
+    /// During the capture, add hooks to the attached XDP program, which was loaded from this file; it keeps its maps,
+    /// and the program without hooks is restored at the end
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook", hide_short_help = true)]
     tappable: Option<PathBuf>,
     /// Mode of trawl's own XDP program [default: native, and skb if the driver does not support it]
@@ -184,7 +184,7 @@ struct FilterArgs {
     /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf", hide_short_help = true)]
     inner: bool,
-    /// Packet that the filter sees: as it arrived at the XDP program, or as it left it
+    /// Packet that the filter sees: the one that arrived at the XDP program, or the one that left it
     #[arg(long, value_parser = choice(&ENDS[..2]), value_name = "END", hide_short_help = true)]
     filter_at: Option<At>,
     /// Only packets of this receive or transmit queue
@@ -210,7 +210,7 @@ struct FilterArgs {
 struct OutputArgs {
     /// Write the packets to this file; '-' for a pipe
     ///
-    /// Several times for several outputs. The name may be followed by ,snaplen=N ,format=pcap|pcapng
+    /// Give this option several times for several outputs. The name may be followed by ,snaplen=N ,format=pcap|pcapng
     /// ,compress=zstd|lz4|gzip|none for this output alone. tcp-listen:ADDRESS:PORT waits for readers that connect, such
     /// as Wireshark; beyond loopback with ,cert=FILE,key=FILE,client-ca=FILE for TLS, or ,plain
     #[arg(short = 'w', long = "write", value_name = "FILE")]
@@ -218,13 +218,13 @@ struct OutputArgs {
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_parser = saving::format(), hide_short_help = true)]
     format: Option<Format>,
-    /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
+    /// Replace addresses by the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
     #[arg(long, value_name = "KEY", conflicts_with = "store", value_hint = clap::ValueHint::FilePath, hide_short_help = true)]
     anonymize: Option<PathBuf>,
     /// Permissions of created files, in octal [default: 600, restricted by the umask]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode, hide_short_help = true)]
     file_mode: Option<u32>,
-    /// Keep one record of a packet that several interfaces or hooks see, with the list of them in a comment
+    /// Keep one record of a packet that several interfaces or hooks see, with a comment that lists them
     ///
     /// A record waits this long for further sightings [default: 100ms]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms", value_parser = units::duration, hide_short_help = true)]
@@ -235,7 +235,8 @@ struct OutputArgs {
     dedup: Option<Duration>,
     /// Show packets as JSON
     ///
-    /// One object a line; array: one document. Notices become JSON too. With -w, packets are shown with --print only
+    /// One object per line; with array, one document. Notices become JSON too. With -w, packets are shown only with
+    /// --print
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines")]
     json: Option<JsonForm>,
     /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit,

@@ -15,13 +15,13 @@ const HELP: &str = "help";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Drops")]
 pub(super) struct DropArgs {
-    /// Only drops for these reasons, as the kernel names them; all: non-losses as well; help: list them
+    /// Only drops for these reasons, by the kernel's names; all: includes non-losses; help: lists the reasons
     #[arg(long, value_name = "LIST|all", value_delimiter = ',', add = completion::reasons(), hide_short_help = true)]
     reason: Vec<String>,
     /// Include drops that are not losses: queues of closing sockets, and groups that no socket has joined
     #[arg(long, hide_short_help = true)]
     all: bool,
-    /// The functions that led to each drop
+    /// Record the functions that led to each drop
     #[arg(long, hide_short_help = true)]
     stack: bool,
 }

@@ -9,7 +9,7 @@ use trawl_plan::pod::PodSelector;
 #[command(next_help_heading = "Kubernetes")]
 pub(super) struct PodArgs {
     /// Capture at the host's end of these pods' interfaces: default/web-0, 'default/*', app=web,
-    /// 'default/app=web,tier!=db'; may be given several times. Pods that start later join a pattern or labels
+    /// 'default/app=web,tier!=db'; may be given several times. With patterns or labels, pods that start later join
     #[arg(long = "pod", value_name = "POD", value_parser = checked, hide_short_help = true)]
     pub(super) pods: Vec<String>,
     /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or the socket of containerd, CRI-O, k3s or

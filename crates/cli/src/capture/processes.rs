@@ -19,7 +19,7 @@ const DETAILS: [NamedValue<ProcessDetail>; 3] = [
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Processes")]
 pub struct ProcessArgs {
-    /// Record the process of each packet: of its sender, or of its receiver on this host
+    /// Record the process of each packet: its sender, or its receiver on this host
     #[arg(long, value_parser = choice(&DETAILS), value_name = "DETAIL", num_args = 0..=1, require_equals = true, default_missing_value = "plain", hide_short_help = true)]
     process: Option<ProcessDetail>,
     /// Only packets of this process and its children

@@ -22,7 +22,7 @@ use crate::{exit_code, json, terminal};
 #[command(next_help_heading = "Other hosts")]
 pub(super) struct HostArgs {
     /// Capture on this host, by ssh with your own configuration and keys: HOST, USER@HOST or ssh://USER@HOST:PORT; may
-    /// be given several times. All other options apply on that host; -i HOST:IF on this one alone
+    /// be given several times. All other options apply on that host; -i HOST:IF names an interface of this host only
     #[arg(
         long = "on",
         value_name = "HOST",
@@ -30,7 +30,7 @@ pub(super) struct HostArgs {
         hide_short_help = true
     )]
     pub(super) on: Vec<String>,
-    /// Copy this trawl to the hosts first, below the user's ~/.cache, and run that
+    /// Copy this trawl to the hosts first, below the user's ~/.cache, and run the copy
     #[arg(long, requires = "on", hide_short_help = true)]
     push: bool,
     /// Write notices as JSON, for the trawl that started this one

@@ -53,12 +53,12 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "60s", requires = "store", hide_short_help = true)]
     chunk_time: Duration,
-    /// Index each chunk as it is stored, as trawl store index does; this uses CPU time of the process that stores,
-    /// which has no rights to BPF
+    /// Index each chunk as it is stored, as trawl store index does; the process that stores the chunks, which has no
+    /// capabilities, spends CPU time on this
     #[arg(long, requires = "store", hide_short_help = true)]
     store_index: bool,
-    /// Keep the packets in the spool, and store only their index: the oldest chunks are removed when the spool is full.
-    /// Incidents and trawl store query --hosts fetch packets from it
+    /// Place of the packets. With host, they stay in the spool, which drops the oldest chunks when it is full, and only
+    /// their index is stored; incidents and trawl store query --hosts fetch packets from the spool
     #[arg(long, value_enum, default_value_t = PlaceName::Store, requires = "store", hide_short_help = true)]
     packets_at: PlaceName,
     /// End after this many recorded bytes, before compression

@@ -34,7 +34,7 @@ pub(super) struct TcpdumpArgs {
     /// Show numbers for foreign addresses; trawl always does
     #[arg(short = 'f', hide_short_help = true)]
     foreign_numeric: bool,
-    /// AS numbers in ASDOT, raw NFS handles, and 802.11s: trawl shows none of them
+    /// Show AS numbers in ASDOT, raw NFS handles, and 802.11s; no effect: trawl shows none of them
     #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count, hide_short_help = true)]
     not_shown: u8,
     /// Memory for packets that are not written yet, in KiB, for each CPU: as --ring-size

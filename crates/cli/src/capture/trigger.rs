@@ -14,7 +14,7 @@ const AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Triggers")]
 pub(super) struct TriggerArgs {
-    /// Keep packets in memory, and write them only around events: a packet that matches this expression is one
+    /// Keep packets in memory, and write them only around events; an event is a packet that matches this expression
     #[arg(long, value_name = "EXPRESSION", value_parser = expression, hide_short_help = true)]
     trigger: Option<String>,
     /// A packet with one of these verdicts is an event: aborted, drop, pass, tx, redirect

@@ -25,7 +25,7 @@ use crate::json;
 /// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
 /// gaps between frames are the recorded ones, to the nanosecond if the file has nanoseconds. Frames that the
 /// interface's MTU does not allow are left out and counted. The packet engine, which is the default, offers a frame
-/// again until the device accepts it; with the others a frame that the device refuses may be missing.
+/// again until the device accepts it; with the other engines, a frame that the device refuses may be missing.
 #[derive(Debug, clap::Args)]
 // The default is the engine that offers a frame again until the device accepts it: a replay must not have holes.
 #[command(mut_arg("engine", |arg| arg.default_value("packet")))]

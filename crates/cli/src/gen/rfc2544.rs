@@ -40,7 +40,7 @@ pub struct Rfc2544Args {
     /// Time that each trial sends; the RFC asks for 60s
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2s")]
     duration: Duration,
-    /// Largest loss in per cent that counts as none
+    /// Maximum loss, in per cent, that counts as no loss
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, allow_hyphen_values = true)]
     loss: f64,
     /// Precision of the search for the rate, in per cent of the fastest
@@ -64,7 +64,7 @@ pub struct Rfc2544Args {
     /// Destination MAC address [default: the next hop's]
     #[arg(long, value_name = "MAC")]
     dst_mac: Option<String>,
-    /// IPv6
+    /// Use IPv6, also if no address is given
     #[arg(short = '6', long)]
     ipv6: bool,
     #[command(flatten)]

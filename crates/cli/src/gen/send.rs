@@ -47,7 +47,7 @@ pub struct SenderArgs {
     /// Engine that passes frames to the device
     #[arg(long, value_parser = choice(&ENGINES), default_value = "auto")]
     engine: EngineChoice,
-    /// Frames that the live engine makes before it passes them on [default: 64]
+    /// Number of frames that the live engine passes to the driver at once [default: 64]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: Option<u32>,
     /// The queue of the device that the xsk engine uses; each further thread uses the next

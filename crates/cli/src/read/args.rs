@@ -84,7 +84,7 @@ pub struct ReadArgs {
     /// Show less of each protocol
     #[arg(short = 'q')]
     quick: bool,
-    /// Write each line as soon as it is made
+    /// Write each line at once
     #[arg(short = 'l', long, hide_short_help = true)]
     line_buffered: bool,
     /// Write each packet to the file as soon as it is read
@@ -334,16 +334,16 @@ pub(super) struct TcpdumpArgs {
     /// Only packets of this direction, and packets of unknown direction
     #[arg(short = 'Q', long, value_parser = choice(&DIRECTIONS), value_name = "WAY", hide_short_help = true)]
     direction: Option<options::Direction>,
-    /// No promiscuous mode: nothing is captured
+    /// Do not use promiscuous mode; no effect on a file
     #[arg(short = 'p', long, hide_short_help = true)]
     no_promiscuous_mode: bool,
-    /// No monitor mode: nothing is captured
+    /// Use monitor mode; no effect on a file
     #[arg(short = 'I', long, hide_short_help = true)]
     monitor_mode: bool,
-    /// Deliver packets at once: nothing is captured
+    /// Deliver packets at once; no effect on a file
     #[arg(long, hide_short_help = true)]
     immediate_mode: bool,
-    /// The most bytes to capture of a packet: a file's packets are as they were captured
+    /// Maximum bytes to capture of a packet; no effect on a file
     #[arg(
         short = 's',
         long = "snapshot-length",
@@ -352,22 +352,22 @@ pub(super) struct TcpdumpArgs {
         hide_short_help = true
     )]
     snapshot_length: Option<u32>,
-    /// Memory for packets on their way: nothing is captured
+    /// Memory for captured packets; no effect on a file
     #[arg(short = 'B', long, value_name = "KIB", hide_short_help = true)]
     buffer_size: Option<u64>,
-    /// Clock that stamps packets: a file's packets have their times
+    /// Clock that stamps packets; no effect on a file
     #[arg(short = 'j', long = "time-stamp-type", value_name = "TYPE", hide_short_help = true)]
     time_stamp_type: Option<String>,
-    /// List the types for -j: a file has none, its packets are shown
+    /// List the types for -j; no effect on a file: its packets are shown
     #[arg(short = 'J', long, hide_short_help = true)]
     list_time_stamp_types: bool,
-    /// Link type: a file has its own
+    /// Link type; no effect on a file, which has its own
     #[arg(short = 'y', long = "linktype", value_name = "TYPE", hide_short_help = true)]
     link_type: Option<String>,
-    /// List the types for -y: a file has one for each interface, its packets are shown
+    /// List the types for -y; no effect on a file: its packets are shown
     #[arg(short = 'L', long, hide_short_help = true)]
     list_data_link_types: bool,
-    /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
+    /// Show AS numbers in ASDOT, raw NFS handles, and 802.11s; no effect: trawl shows none of them
     #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count, hide_short_help = true)]
     not_shown: u8,
     /// An option of tcpdump's that is refused by name.

@@ -20,7 +20,7 @@ use crate::args::{NamedValue, NetnsArg, VerifierLog, choice, interface_and_rest}
 use crate::program_args::{Consent, MODES, refuse_options, warn_of_attaching};
 use crate::{completion, json, terminal};
 
-/// Puts an XDP program on an interface, where it stays until it is unloaded
+/// Loads an XDP program onto an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("verifier_log", |arg| arg.hide_short_help(true)))]
 pub struct Args {
@@ -55,7 +55,7 @@ pub struct Args {
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pin_maps: Option<PathBuf>,
-    /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap tailcall)
+    /// Add hooks for captures to the program, at its entry and its exits (trawl capture --tap tailcall)
     #[arg(long)]
     tappable: bool,
     #[command(flatten)]
@@ -195,7 +195,7 @@ pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
 const TOUCHES: [NamedValue<Touch>; 4] = [
     ("none", "Nothing", Touch::None),
     ("read", "Read the ethertype", Touch::Read),
-    ("parse", "Read through to the IP header, and count IPv4, IPv6 and others apart", Touch::Parse),
+    ("parse", "Read through to the IP header, and count IPv4, IPv6 and others separately", Touch::Parse),
     ("swap", "Swap the Ethernet addresses", Touch::Swap),
 ];
 const BY: [NamedValue<RedirectBy>; 2] =

@@ -31,10 +31,10 @@ pub struct Trigger {
     /// Hosts to select, as for fleet start
     #[arg(value_name = "SELECTOR")]
     selector: String,
-    /// Time before the event whose packets are stored
+    /// Store the packets of this time before the event
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     last: Duration,
-    /// Time after the event whose packets are stored, too
+    /// Store the packets of this time after the event, too
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     next: Option<Duration>,
     /// Name of the incident [default: the date and time]
@@ -57,8 +57,8 @@ pub struct Trigger {
     /// File with the token of these requests: Authorization: Bearer TOKEN
     #[arg(long, value_name = "FILE", requires = "listen")]
     token: Option<PathBuf>,
-    /// Least time between two incidents of a host's events, and of an address's requests: events in it trigger one
-    /// incident at its end
+    /// Minimum time between two incidents of one host's events, or of one address's requests; events in this time
+    /// trigger one incident at its end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pause: Duration,
     #[command(flatten)]
