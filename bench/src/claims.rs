@@ -10,7 +10,7 @@ use trawl_sys::{Error, Result, files::text_file};
 use crate::model::{Interval, Report};
 use crate::results;
 
-/// Prints the sentences that results support, or puts them into documents
+/// Prints the sentences that results support, or writes them to documents
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Directory of results, or a JSON file

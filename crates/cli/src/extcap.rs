@@ -34,9 +34,9 @@ use crate::capture::recording;
 use crate::terminal::{say, write_out};
 use crate::units;
 
-/// Captures for Wireshark and tshark, which call it themselves
+/// Captures for Wireshark and tshark, which run this command
 ///
-/// `trawl extcap install` registers it with them.
+/// `trawl extcap install` registers the command with them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {

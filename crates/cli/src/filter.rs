@@ -24,7 +24,7 @@ use crate::terminal::write_out;
 
 /// Shows the programs of a filter, and the packets that match
 ///
-/// The programs are the classic one and the eBPF one, with the kernel's verdict on the latter.
+/// Prints the classic BPF program and the eBPF program; with --check, also the kernel's verdict on the latter.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
     /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'

@@ -30,7 +30,7 @@ use crate::{json, terminal, units};
 const AT_FIRST: u64 = 64 << 20;
 /// Shows the path of single packets through the kernel
 ///
-/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each
+/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, up to the socket or the point where each
 /// packet ended. With a command, only the packets of its processes, and their answers, are followed.
 #[derive(Debug, clap::Args)]
 pub struct Args {

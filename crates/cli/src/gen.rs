@@ -28,9 +28,9 @@ macro_rules! paced {
     };
 }
 
-/// Generates traffic: at a rate, for a time, counted as the device accepts it
+/// Generates traffic, and counts the frames that the device accepts
 #[derive(Debug, clap::Args)]
-#[command(long_about = paced!("Generates traffic: at a rate, for a time, counted as the device accepts it"))]
+#[command(long_about = paced!("Generates traffic, and counts the frames that the device accepts"))]
 pub struct GenArgs {
     #[command(subcommand)]
     command: Command,

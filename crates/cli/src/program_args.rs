@@ -26,7 +26,7 @@ pub const MODES: [NamedValue<XdpMode>; 3] = [
     ("hw", "On the card", XdpMode::Offload),
 ];
 
-/// The interfaces of a command that only looks.
+/// The interfaces that a command inspects without changing them.
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("interfaces", |arg| arg.help("These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]")),
@@ -83,7 +83,7 @@ impl SiteArgs {
     }
 }
 
-/// The interfaces that a command is about, and the form of its output.
+/// The interfaces of a command, and the form of its output.
 #[derive(Debug, clap::Args)]
 pub struct TargetArgs {
     #[command(flatten)]

@@ -24,7 +24,7 @@ use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
 /// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes
-/// the columns. Packets that the answer does not cover are counted first, on standard error.
+/// the columns. The number of packets that the answer does not cover is printed first, on standard error.
 ///
 /// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does.
 #[derive(Debug, clap::Args)]

@@ -103,7 +103,7 @@ pub struct Args {
     pub(super) tcpdump: TcpdumpArgs,
 }
 
-/// Options that say where packets are seen.
+/// Options that select the interfaces, the tap and the hook.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Where")]
 struct SourceArgs {
@@ -204,7 +204,7 @@ struct FilterArgs {
     limit_rate: Option<u64>,
 }
 
-/// Options for the form of what is written and shown.
+/// Options for the form of written and shown packets.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = OUTPUT)]
 struct OutputArgs {

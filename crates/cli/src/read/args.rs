@@ -29,7 +29,7 @@ use crate::terminal::write_out;
 
 /// Shows packets of capture files, or writes them to another file
 ///
-/// pcapng and pcap files are read, compressed by gzip, zstd or lz4 or not; '-' is standard input. Packets of several
+/// Reads pcapng and pcap files, plain or compressed by gzip, zstd or lz4; '-' is standard input. Packets of several
 /// files are merged by time.
 #[derive(Debug, clap::Args)]
 #[command(
