@@ -1,6 +1,6 @@
 //! The agent of a host: the desired captures, the host's policy, and the state machine that starts and stops captures.
-//! These start no process, read no clock and use no network; `running` and `source` do, and so the simulation can run a
-//! thousand hosts.
+//! These start no process, read no clock and use no network, which `running` and `source` do; so the simulation can run
+//! a thousand hosts.
 
 mod desired;
 mod freeze;

@@ -1,4 +1,4 @@
-//! NATS for agents and operators. The client is in a thread of its own, which gets requests and sends news.
+//! NATS for agents and operators. The client is in a thread of its own, which receives requests and sends news.
 
 pub mod agent;
 mod ask;
@@ -43,7 +43,7 @@ impl<T> Clone for Reporter<T> {
 
 impl<T> Reporter<T> {
     fn send(&self, news: News<T>) {
-        // At the end nobody listens.
+        // At the end, the receiver may be gone.
         let _ = self.sender.send(news);
         self.wake.ring();
     }
@@ -75,7 +75,7 @@ impl<R: Send + 'static, T: Send + 'static> Bus<R, T> {
     }
 
     pub fn send(&self, request: R) {
-        // A connection that has ended has said so.
+        // A connection that has ended has reported that already.
         let _ = self.requests.send(request);
     }
 

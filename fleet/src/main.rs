@@ -40,7 +40,7 @@ enum Command {
 
 const EXAMPLES: &str = include_str!("examples.txt");
 
-/// Returns the names and contents of the manual pages. `trawl` itself writes the one of the command above these.
+/// Returns the names and contents of the manual pages, without the page trawl(1), which `trawl` itself writes.
 fn pages(command: clap::Command) -> io::Result<help::Pages> {
     let mut pages = help::pages(command, &[])?;
     pages.retain(|(name, _)| name != "trawl.1");

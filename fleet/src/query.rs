@@ -1,4 +1,4 @@
-//! Questions to a store's index: SQL by DataFusion, and the conditions that a filter becomes.
+//! Queries of a store's index: SQL by DataFusion, and conditions made from filters.
 
 mod cache;
 mod condition;
@@ -6,6 +6,7 @@ mod engine;
 mod footer;
 pub mod limits;
 mod pruning;
+mod read_only;
 
 pub use condition::Conditions;
 pub use engine::{Answer, Query};

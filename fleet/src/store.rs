@@ -1,5 +1,5 @@
-//! A store of captures: sealed chunks with manifests in an object store or a directory, from a capture's spool to the inventory
-//! of the store. `docs/internals/store.md` describes the format.
+//! A store of captures: sealed chunks with manifests in an object store or a directory, from a capture's spool to the
+//! inventory of the store. `docs/internals/store.md` describes the format.
 
 mod catalogue;
 pub mod chunks;

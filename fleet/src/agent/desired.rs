@@ -10,7 +10,7 @@ use trawl_plan::pod::PodSelector;
 pub use trawl_sys::names::Labels;
 use trawl_sys::{Error, Result};
 
-/// Longest text: the bus refuses larger messages, and 1 MiB is some thousand captures.
+/// Maximum length of the text: the bus refuses larger messages, and 1 MiB is enough for some thousand captures.
 pub const TEXT_MOST: usize = 1 << 20;
 const NAME_MOST: usize = 64;
 
@@ -80,7 +80,7 @@ pub struct Capture {
     /// Disk for chunks that wait for the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spool_bytes: Option<u64>,
-    /// Most bytes of a chunk, compressed.
+    /// Maximum number of bytes of a chunk, compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<u64>,
     /// Time after which a chunk is stored even if it is small.
@@ -98,7 +98,7 @@ pub struct Capture {
     /// Only drops for these reasons, with the tap `drop`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// Recorded packets in a second that are an event, which the host reports.
+    /// Number of packets recorded in a second from which the host reports an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_rate: Option<u64>,
     /// Records the process of each packet; a choice of processes implies `plain`.
@@ -120,7 +120,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Desired {
-    /// Most incidents of a state: the oldest give way to new ones.
+    /// Maximum number of incidents of a state: new ones replace the oldest.
     pub const INCIDENTS: usize = 4;
 
     /// Parses TOML, or JSON if the text begins with a brace.
@@ -133,16 +133,17 @@ impl Desired {
         if text.len() > TEXT_MOST {
             return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
         }
-        let desired: Self = match text.trim_start().starts_with('{') {
-            // Operators write JSON, people TOML.
-            true => serde_json::from_str(text).map_err(|e| {
+        // Operators' commands send JSON, people write TOML.
+        let desired: Self = if text.trim_start().starts_with('{') {
+            serde_json::from_str(text).map_err(|e| {
                 if e.is_data() {
                     wrong(format!("{e}; a newer trawl may have written it"))
                 } else {
                     wrong(e.to_string())
                 }
-            })?,
-            false => toml::from_str(text).map_err(|e| wrong(e.to_string()))?,
+            })?
+        } else {
+            toml::from_str(text).map_err(|e| wrong(e.to_string()))?
         };
         desired.check().map_err(wrong)?;
         Ok(desired)
@@ -166,7 +167,7 @@ impl Desired {
     }
 }
 
-/// Returns whether a text is a valid capture name, which becomes part of store keys and file names.
+/// Returns true if a text is a valid capture name, which becomes part of store keys and file names.
 pub fn is_name(text: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)

@@ -1,5 +1,5 @@
-//! Freezes the packets of an incident: hard links protect the chunks of its window from removal. They are in a directory
-//! of the spool that is laid out as a run, and `trawl store push` stores it.
+//! Freezes the packets of an incident: hard links protect the chunks of its window from removal. They are in a
+//! directory of the spool that is laid out as a run, and `trawl store push` stores it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -20,19 +20,19 @@ use trawl_sys::{
 use super::desired::Incident;
 use super::report::Frozen;
 
-/// Start of the names of such directories.
+/// Prefix of the names of these directories.
 const PREFIX: &str = "incident~";
 /// Time after the window in which its last packets reach their chunks.
 const SETTLE_NS: u64 = 200_000_000;
 /// Time that the captures have to seal their chunks.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which chunks are frozen before the window ends.
-const EVERY: Duration = Duration::from_millis(500);
+const FREEZE_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Freezer {
     root: PathBuf,
     pub incident: Incident,
-    /// Most bytes of all incidents in the spool.
+    /// Maximum number of bytes of all incidents in the spool.
     most_bytes: u64,
     /// Manifests that were read, by the paths of their chunks.
     known: HashMap<PathBuf, Manifest>,
@@ -65,12 +65,12 @@ impl Freezer {
         }
     }
 
-    /// Freezes the chunks that exist; returns the outcome once all packets of the window are frozen. `seal` asks the captures
-    /// to seal their chunks.
+    /// Freezes the chunks that exist; returns the outcome once all packets of the window are frozen. `seal` asks the
+    /// captures to seal their chunks.
     pub fn advance(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
         match &self.open {
             None if clock::wall() < self.incident.to_ns.saturating_add(SETTLE_NS) => {
-                if self.checked.is_none_or(|checked| checked.elapsed() >= EVERY) {
+                if self.checked.is_none_or(|checked| checked.elapsed() >= FREEZE_EVERY) {
                     self.freeze();
                     self.checked = Some(Instant::now());
                 }
@@ -105,7 +105,7 @@ impl Freezer {
 
     fn freeze(&mut self) {
         for (run, _) in self.runs() {
-            // A chunk that is removed meanwhile is missing in the account, too.
+            // A failure is not reported: a chunk that was removed meanwhile is missing from the account as well.
             let _ = self.freeze_run(&run);
         }
     }
@@ -133,7 +133,7 @@ impl Freezer {
             fs::hard_link(path.with_extension(CHUNK), to.with_extension(CHUNK))?;
             let linked = fs::hard_link(&path, &to);
             if linked.is_err() {
-                // Renamed meanwhile: the next check finds it.
+                // The manifest was renamed meanwhile: the next check finds it.
                 let _ = fs::remove_file(to.with_extension(CHUNK));
             }
         }
@@ -152,7 +152,7 @@ impl Freezer {
 
     fn finish(&mut self) -> Result<Frozen, String> {
         self.freeze();
-        // Once more for chunks whose manifests were renamed meanwhile.
+        // A second pass finds chunks whose manifests were renamed during the first.
         self.freeze();
         let frozen_ns = clock::wall();
         let mut frozen = Frozen { frozen_ns, ..Frozen::default() };
@@ -168,16 +168,16 @@ impl Freezer {
             frozen.packets += record.recorded;
             frozen.bytes += record.bytes;
         }
-        match takes_part {
-            _ if self.is_full => {
-                Err(format!("more than {} bytes of incidents wait in {}", self.most_bytes, self.root.display()))
-            }
-            true => Ok(frozen),
-            false => Err("no capture of this host keeps its packets (packets_at = \"host\")".to_owned()),
+        if self.is_full {
+            Err(format!("more than {} bytes of incidents wait in {}", self.most_bytes, self.root.display()))
+        } else if takes_part {
+            Ok(frozen)
+        } else {
+            Err("no capture of this host keeps its packets (packets_at = \"host\")".to_owned())
         }
     }
 
-    /// Writes the record of a run's part. With the target, the directory is one whose contents are stored.
+    /// Writes the record of a run's part of the incident, and then the target, which marks the directory for storing.
     fn finish_run(&mut self, run: &Path, target: &Target, frozen_ns: u64) -> io::Result<manifest::Incident> {
         let staged = self.staged(run);
         prepare(run, &staged)?;
@@ -217,7 +217,7 @@ impl Freezer {
         Ok(record)
     }
 
-    /// Returns the time since which a run's directory has all packets.
+    /// Returns the time since which a run's directory has all packets of the run.
     fn since(&mut self, run: &Path) -> io::Result<u64> {
         let begin = Begin::from_bytes(&beneath::read(run, Path::new(BEGIN))?);
         let began = begin.map_or(0, |begin| begin.began_ns);
@@ -242,7 +242,7 @@ fn prepare(run: &Path, staged: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether the capture of a run is still running: it holds the lock of the run.
+/// Returns true if the capture of a run is still running: it holds the lock of the run.
 fn is_running(run: &Path) -> bool {
     File::open(run.join(LOCK)).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }

@@ -44,7 +44,7 @@ pub enum Event {
     Unreadable { revision: u64, why: String },
     /// The capture is attached.
     Ready { run: u64 },
-    /// The counts so far.
+    /// The capture's counts so far.
     Counted { run: u64, counts: Counts },
     /// The process has ended or could not be started.
     Ended { run: u64, end: End, counts: Counts },
@@ -85,7 +85,7 @@ pub enum Action {
 pub struct Memory {
     pub capture: Capture,
     pub begun_wall: Option<u64>,
-    /// The same as time since the host's start; negative if it was before.
+    /// The same time, counted from the host's start; negative if it was before.
     #[serde(default)]
     pub begun: Option<i64>,
     pub finished: bool,
@@ -155,7 +155,7 @@ impl Machine {
             }
             Event::Ready { run } => {
                 if let Some(entry) = self.entry_of(run) {
-                    entry.is_ready(now);
+                    entry.mark_ready(now);
                 }
             }
             Event::Counted { run, counts } => {
@@ -210,17 +210,14 @@ impl Machine {
     }
 
     /// Applies the policy. A finished capture counts against no limit, so that the next one may start.
-    fn judge(&mut self, now: Now) {
+    fn apply_policy(&mut self, now: Now) {
         let mut number = 0;
         for capture in &self.desired {
             let Some(entry) = self.entries.get_mut(&capture.name) else {
                 continue;
             };
             let is_finished = entry.is_finished(now);
-            entry.refused = match is_finished {
-                true => None,
-                false => self.policy.refuses(capture, number),
-            };
+            entry.refused = if is_finished { None } else { self.policy.refuses(capture, number) };
             number += usize::from(!is_finished);
         }
     }
@@ -231,7 +228,7 @@ impl Machine {
 
     /// Returns the actions that lead to the desired state.
     fn settle(&mut self, now: Now) -> Vec<Action> {
-        self.judge(now);
+        self.apply_policy(now);
         let mut actions = Vec::new();
         for entry in self.entries.values_mut() {
             let last = &mut self.last_run;
@@ -255,7 +252,7 @@ impl Machine {
         actions
     }
 
-    /// Returns whether the agent may end: it was asked to, and nothing runs.
+    /// Returns true if the agent may end: it was asked to, and no capture runs.
     pub fn is_over(&self) -> bool {
         self.stopping && self.entries.values().all(|one| one.run_number().is_none())
     }
@@ -264,7 +261,7 @@ impl Machine {
         self.entries.values().filter_map(Entry::memory).collect()
     }
 
-    /// Returns what the next agent has to know about incidents.
+    /// Returns the incidents that the next agent has to know.
     pub fn incidents(&self) -> Vec<IncidentReport> {
         self.incidents.memory()
     }
@@ -301,7 +298,7 @@ struct Entry {
     /// Capture that the counts below belong to.
     of: Option<Capture>,
     begun_wall: Option<u64>,
-    /// The same as time since the host's start.
+    /// The same time, counted from the host's start.
     begun: Option<i64>,
     finished: bool,
     starts: u64,
@@ -364,7 +361,7 @@ impl Entry {
         self.run.as_ref().map(|run| run.number)
     }
 
-    pub fn is_ready(&mut self, now: Now) {
+    pub fn mark_ready(&mut self, now: Now) {
         if let Some(run) = &mut self.run {
             run.ready = true;
             run.since = now.monotonic;
@@ -374,7 +371,7 @@ impl Entry {
     pub fn counted(&mut self, now: Now, counts: Counts) {
         let Some(run) = &mut self.run else { return };
         let packets = counts.recorded.saturating_sub(run.counts.recorded);
-        // The capture counts about once a second; a single packet is an event if one a second is.
+        // The capture counts about once a second. Rounding up makes a single packet an event if the limit is one.
         let milliseconds = now.monotonic.saturating_sub(run.counted) / 1_000_000;
         let packets_per_second = (packets * 1000).div_ceil(milliseconds.max(1000));
         if run.capture.event_rate.is_some_and(|least| packets_per_second >= least) {
@@ -411,7 +408,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether the capture has ended at its bounds, or has none left to start again with.
+    /// Returns true if the capture has ended at its bounds, or has used them up so that it cannot start again.
     fn is_finished(&mut self, now: Now) -> bool {
         self.finished |= self.run.is_none() && self.desired.is_some() && self.rest(now).is_none();
         self.finished

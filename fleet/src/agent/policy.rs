@@ -16,7 +16,7 @@ use super::desired::{Capture, Labels};
 /// Longest filter in bytes: compile time grows faster than the length.
 const LONGEST_FILTER: usize = 16 << 10;
 
-/// The policy. An absent list allows all; an absent limit limits nothing.
+/// The policy. An absent list allows everything; an absent limit does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -102,7 +102,7 @@ pub enum Refusal {
     FilterCost {
         why: String,
     },
-    /// The operator's view of a reason that this trawl does not know.
+    /// A reason that this trawl does not know, as an operator may receive it from a newer agent.
     #[serde(other)]
     Unknown,
 }
@@ -219,7 +219,7 @@ impl Policy {
     }
 }
 
-/// Returns whether all brackets are balanced.
+/// Returns true if all brackets are balanced.
 fn is_closed(filter: &str) -> bool {
     let mut open = 0_u32;
     filter.chars().all(|c| {
@@ -250,7 +250,7 @@ fn allows_pod(allowed: &str, asked: &str) -> bool {
     }
 }
 
-/// Matches an interface name. `any` stands for every interface and needs a pattern that does, too.
+/// Matches an interface name. `any` stands for every interface, and only a pattern that does so as well allows it.
 fn allows_name(pattern: &str, asked: &str) -> bool {
     match asked {
         "any" => pattern == "any" || pattern == "*",
@@ -258,8 +258,8 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
     }
 }
 
-/// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are
-/// encoded characters, which could stand for others in a directory's name.
+/// Matches the address as parsed, not as written. An address that differs from its parsed form is refused, and so is
+/// one with encoded characters, which could stand for others in a directory's name.
 fn allows_store(pattern: &str, asked: &str) -> bool {
     let parsed = if asked.starts_with('/') { Url::parse(&format!("file://{asked}")) } else { Url::parse(asked) };
     let Ok(parsed) = parsed else {

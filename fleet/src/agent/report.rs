@@ -37,12 +37,12 @@ pub enum Phase {
     Stopping,
     /// Failed; waits for the next start.
     Waiting,
-    /// At its bounds.
+    /// Ended at its bounds.
     Finished,
     /// Not allowed by the policy.
     Refused,
-    /// The operator's view of a capture whose agent is not heard any more, or has a phase that this trawl does not
-    /// know.
+    /// The phase that an operator shows for a capture whose agent has stopped reporting, or reports a phase that this
+    /// trawl does not know.
     #[serde(other)]
     Unknown,
 }

@@ -21,9 +21,9 @@ use trawl_sys::{Error, Result};
 
 use super::{Capture, Counts, End, Event};
 
-/// Start of the sd_notify message that a capture sends once it is attached.
+/// Prefix of the sd_notify message that a capture sends once it is attached.
 const READY: &[u8] = b"READY=1";
-/// Longest message: counts with every reason of a loss.
+/// Maximum length of a message: counts with every reason of a loss.
 const MESSAGE: usize = 16 << 10;
 
 /// Name of the host, and the agent's directories: its memory, and the spool.
@@ -64,7 +64,7 @@ impl Drop for OwnFile {
 
 /// Reasons why a capture could not be started.
 pub enum Refused {
-    /// An earlier process still has the lock of this capture.
+    /// An earlier process still holds the lock of this capture.
     Held,
     Failed(Error),
 }
@@ -75,8 +75,8 @@ impl From<Error> for Refused {
     }
 }
 
-/// Takes the lock of a capture. The process inherits it as its standard input, so that it is held as long as any
-/// process of that capture lives, with or without its agent.
+/// Locks a capture. The process inherits the lock as its standard input, so that it is held as long as any process of
+/// that capture lives, with or without its agent.
 fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
     let path = directory.join(format!("{name}.lock"));
     let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -93,7 +93,7 @@ impl Running {
         let lock = lock(directory, &capture.name)?;
         let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
-        // In a directory of this user's alone: any user may bind an abstract name.
+        // The socket is a file in a directory of this user's alone, because any user may bind an abstract name.
         let socket = OwnFile::new(directory.join(format!("notify-{run}")));
         let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
@@ -121,7 +121,7 @@ impl Running {
         Ok(Self { run, child, notices, _socket: socket, is_ready: false, summary, _plan: plan_file, last_message })
     }
 
-    /// Reads what the capture reports: that it is attached, and its counts.
+    /// Reads the capture's reports: that it is attached, and its counts.
     pub fn events(&mut self) -> Vec<Event> {
         let run = self.run;
         let mut events = Vec::new();
@@ -169,13 +169,13 @@ impl Running {
     }
 }
 
-/// Leaves out the reasons of no loss.
+/// Leaves out reasons without losses.
 fn with_losses(mut counts: Counts) -> Counts {
     counts.lost.retain(|_, count| *count > 0);
     counts
 }
 
-/// Passes the capture's messages on to the agent's own output, with the capture's name before them.
+/// Passes the capture's messages on to the agent's own output, prefixed by the capture's name.
 fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     for line in from.lines().map_while(std::result::Result::ok) {
         let line = line.strip_prefix("trawl: ").unwrap_or(&line);
@@ -235,7 +235,7 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
 
 /// Stores the chunks that captures left in the spool, in a separate process as captures have.
 pub fn push(spool: &Path) -> Result<Child> {
-    let what = "cannot store what is in the spool";
+    let what = "cannot store the contents of the spool";
     let own = own_binary()?;
     let mut command = Command::new(own);
     command

@@ -121,16 +121,18 @@ impl Host {
                     Action::Start { run, capture, .. } => {
                         let (capture, counts) = (*capture, Counts::default());
                         let held = self.orphans.iter().any(|one| one.name == capture.name);
-                        let end = match held {
-                            true => Some(End::Held),
-                            false if !quiet && chance.one_in(4) => Some(End::Failed("by chance".to_owned())),
-                            false => None,
+                        let end = if held {
+                            Some(End::Held)
+                        } else if !quiet && chance.one_in(4) {
+                            Some(End::Failed("by chance".to_owned()))
+                        } else {
+                            None
                         };
                         if let Some(end) = end {
                             events.push(Event::Ended { run, end, counts });
                             continue;
                         }
-                        // The invariant that must hold at all times.
+                        // At no time may two processes capture the same.
                         let mut alive = self.processes.values();
                         assert!(alive.all(|one| one.name != capture.name), "a double");
                         let process = Process { name: capture.name, filter: capture.filter, ends_at: None };

@@ -85,7 +85,7 @@ impl Source {
             put: Instant::now(),
             last_state: None,
             said: None,
-            // The current state is reported again.
+            // The revision before the remembered one, so that the current state is reported again.
             revision: remembered_revision(&revision_file).saturating_sub(1),
             revision_file,
         })))
@@ -139,7 +139,7 @@ fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
     match parsed {
         Ok(desired) => Event::Desired { revision, desired },
         Err(why) => {
-            terminal::say(&format!("{why}; the agent keeps to the previous state"));
+            terminal::say(&format!("{why}; the agent follows the previous state"));
             Event::Unreadable { revision, why }
         }
     }
@@ -152,7 +152,7 @@ impl OnBus {
         let news: Vec<News<agent::Command>> = self.bus.iter().flat_map(|bus| bus.news.try_iter()).collect();
         for one in news {
             match one {
-                // The same revision is repeated, in case it was missed.
+                // Operators' states arrive repeatedly, in case one was missed: only a newer revision counts.
                 News::Message(command) if command.revision > self.revision => {
                     self.revision = command.revision;
                     let text = command.revision.to_string();

@@ -19,7 +19,7 @@ use super::{Config, News, Reporter};
 
 /// Interval of requests for commands that may have been missed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-/// Time to send the last state.
+/// Time limit for sending the last state.
 const LAST: Duration = Duration::from_millis(500);
 
 /// A desired state that an operator signed.

@@ -1,7 +1,7 @@
-//! Questions of operators to hosts, for packets that stay there. An operator signs each question with its number and
-//! time, and the host encrypts its answer for the operator's key of this session with the key that its state names: who
-//! reads or repeats messages on the bus learns nothing and costs the host nothing, and who answers in the host's stead
-//! is not believed.
+//! Questions of operators to hosts, for packets that stay there. An operator signs each question together with its
+//! number and time, so that a host answers no repeated question. The host encrypts its answer for the operator's key of
+//! this session, with the key that the host's state names. Other readers of the bus therefore learn nothing, and an
+//! answer that another party sends is refused.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,7 +22,7 @@ use super::{Config, Reporter, shown};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest difference between the operator's clock and the host's.
 const CLOCKS: u64 = 300_000_000_000;
-/// Most sessions of operators in twice that time.
+/// Maximum number of operators' sessions within twice that time.
 const SESSIONS: usize = 4096;
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ fn signed_bytes(host: &str, key: &str, number: u64, time_ns: u64, text: &str) ->
     format!("trawl question\n{host}\n{key}\n{number}\n{time_ns}\n{text}").into_bytes()
 }
 
-/// The last question of a session, and the time since the host's start at which it came.
+/// The last question of a session, and its arrival in nanoseconds since the host's start.
 #[derive(Debug)]
 struct Last {
     number: u64,
@@ -65,7 +65,7 @@ type Answer = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 pub struct Answers {
     answer: Answer,
     key: XKey,
-    /// Questions from before are not answered: an earlier agent may have answered them.
+    /// Questions from before this time are not answered, because an earlier agent may have answered them.
     since_ns: u64,
     sessions: Mutex<HashMap<String, Last>>,
 }
@@ -96,22 +96,22 @@ impl Answers {
         if apart > CLOCKS {
             let seconds = apart / 1_000_000_000;
             return Err(format!(
-                "its time is {seconds} s from this host's, and may be at most 300 s from it: set both clocks"
+                "its time and this host's differ by {seconds} s, more than the 300 s that are allowed: set both clocks"
             ));
         }
         if *time_ns < self.since_ns {
             return Err("it is older than this agent".to_owned());
         }
-        self.note(key, *number, boot_ns)?;
+        self.register(key, *number, boot_ns)?;
         let operator = XKey::from_public_key(key).map_err(|e| e.to_string())?;
         let sealed = self.key.seal(&(self.answer)(text.as_bytes()), &operator);
         sealed.map_err(|e| format!("cannot encrypt the answer: {e}"))
     }
 
-    /// Refuses a question whose number is not higher than the session's last one.
-    fn note(&self, session: &str, number: u64, boot_ns: u64) -> std::result::Result<(), String> {
+    /// Remembers a question; refuses one whose number is not higher than the session's last one.
+    fn register(&self, session: &str, number: u64, boot_ns: u64) -> std::result::Result<(), String> {
         let mut sessions = self.sessions.lock();
-        // Questions of older sessions are refused for their time.
+        // Questions of older sessions are refused because of their time, so the sessions need not be remembered.
         sessions.retain(|_, last| boot_ns.saturating_sub(last.boot_ns) <= 2 * CLOCKS);
         let is_full = sessions.len() >= SESSIONS;
         match sessions.entry(session.to_owned()) {
@@ -129,7 +129,7 @@ impl Answers {
     }
 }
 
-/// Beginning of an answer that refuses a question, for people.
+/// Prefix of an answer that refuses a question; the reason follows, for people.
 pub const REFUSED: &[u8] = b"refused: ";
 const NOT_ITS_OWN: &str = "the answer is not encrypted with the key that its state names";
 

@@ -19,7 +19,7 @@ pub const DESIRED: &str = "$KV.trawl.cmd.";
 pub const STATE_STREAM: &str = "KV_trawl_state";
 pub const STATE: &str = "$KV.trawl.state.";
 pub const COMMAND: &str = "trawl.cmd.";
-/// Questions to a host, which ends the subject.
+/// Subject of questions to a host, whose name follows.
 pub const ASK: &str = "trawl.ask.";
 
 /// The server, this side's name and credentials, and the trusted keys.
@@ -55,7 +55,7 @@ pub fn check_name(name: &str) -> trawl_sys::Result<()> {
     } else {
         Err(trawl_sys::Error::usage(
             format!("cannot use '{name}' as a host's name on the bus"),
-            "letters, digits, '-', '_' and '.' between them are possible",
+            "it may contain letters, digits, '-' and '_', and '.' between them",
         )
         .fix("--host NAME"))
     }
@@ -139,7 +139,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = read.collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err("cannot read a certificate: the file holds none".to_owned()),
+        Ok(_) => Err("cannot read a certificate: the file contains none".to_owned()),
         Err(error) => Err(format!("cannot read a certificate: {error}")),
     }
 }
@@ -149,7 +149,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 pub struct Signature {
     /// The operator's public key.
     operator: String,
-    /// In hexadecimal digits.
+    /// The signature in hexadecimal digits.
     signature: String,
 }
 
@@ -183,7 +183,7 @@ pub struct Signed {
 /// Extracts the private key from an NKey file or a credentials file.
 pub fn key_in(text: &str) -> Result<KeyPair, String> {
     let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
-    let seed = seed.ok_or("the file holds no private key of a user (SU…)")?;
+    let seed = seed.ok_or("the file contains no private key of a user (SU…)")?;
     KeyPair::from_seed(seed).map_err(|e| format!("cannot use the private key: {e}"))
 }
 

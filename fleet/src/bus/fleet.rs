@@ -22,7 +22,7 @@ use super::{Config, News, Reporter};
 
 type Done<T> = std::result::Result<T, String>;
 
-/// Longest state, as in the agent: longer ones are ignored.
+/// Maximum length of a state, as in the agent, which ignores longer ones.
 const VALUE_MOST: i32 = 1 << 20;
 
 /// A host's desired state, written only if this is still its latest number (0: none exists).
@@ -54,7 +54,7 @@ pub enum Answer {
     State {
         host: String,
         value: String,
-        /// Time at which the server received it, by this host's time since its start: no step of a clock changes its
+        /// Time at which the server received it, counted from this host's start, so that no step of a clock changes its
         /// age.
         heard_ns: i64,
     },
@@ -192,7 +192,7 @@ async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
 }
 
 async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporter<Answer>) -> Done<()> {
-    // A reader needs no key, and then accepts every signer.
+    // A command that only reads needs no key; without one, every signer is accepted.
     let key = config.key();
     config.operators.extend(key.iter().map(KeyPair::public_key));
     let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());

@@ -77,7 +77,7 @@ pub struct Args {
 }
 
 /// Interval at which processes and files are checked.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time between two starts of the command that serves metrics.
 const SERVE_AGAIN: Duration = Duration::from_secs(5);
 
@@ -148,14 +148,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
         if let Some(health) = &health {
             health.answer(|| agent.state());
         }
-        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+        events::wait(&[signals.as_fd(), wake.as_fd()], CHECK_EVERY)?;
     }
     agent.save_memory()?;
     agent.source.end();
     Ok(ExitCode::SUCCESS)
 }
 
-/// A `trawl serve` that ends with the agent, and is started again if it ends before.
+/// A `trawl serve` that ends with the agent, and is restarted if it ends earlier.
 struct Metrics {
     address: SocketAddr,
     of_verdicts: bool,
@@ -209,7 +209,7 @@ fn read_list<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// A remembered capture, and the host's start that its times count from.
+/// A remembered capture, and the host's start from which its times are counted.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     #[serde(flatten)]
@@ -296,7 +296,7 @@ impl Agent {
         }
     }
 
-    /// Handles everything that may have happened.
+    /// Handles all events since the last call.
     fn handle_events(&mut self) -> Result<()> {
         for event in self.source.events() {
             self.step(event);
@@ -334,7 +334,7 @@ impl Agent {
         self.machine.report(&self.place.host, version, now())
     }
 
-    /// Saves the changes.
+    /// Saves and reports changes of the state.
     fn save_memory(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {

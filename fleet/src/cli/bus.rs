@@ -35,7 +35,7 @@ fn contents(path: Option<&Path>) -> Result<Option<String>> {
 }
 
 impl BusArgs {
-    /// Reads the files.
+    /// Reads the credential files.
     pub fn config(&self, url: &str, name: &str, operators: &[String]) -> Result<Config> {
         check_name(name)?;
         if url.starts_with("tls://") && self.tls_ca.is_none() {

@@ -287,7 +287,7 @@ fn start(args: &Start) -> Result<ExitCode> {
         uid: args.uid,
         cgroup: args.cgroup.clone(),
     };
-    // A state that no agent could read is refused here.
+    // The state is checked here, so that none is sent that agents would refuse.
     let alone = Desired { captures: vec![capture.clone()], ..Desired::default() };
     alone.check_form()?;
     let (mut operator, mut changes) = change(&args.server, &args.selector, |desired| {
@@ -360,7 +360,8 @@ fn status(args: &Status) -> Result<ExitCode> {
 
 /// Time between two tables.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval at which the bus is read without news.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 fn watch(args: &Status) -> Result<ExitCode> {
     let signals = Signals::watch()?;
@@ -373,7 +374,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
         operator.listen()?;
         let fleet = operator.fleet(&wanted);
         let text = if args.server.json { json::line(&fleet)? } else { table(&fleet) };
-        // For programs, time alone is no change.
+        // In JSON, a change of the ages alone is not printed.
         let compared = if args.server.json { json::line(&fleet.without_ages())? } else { text.clone() };
         if shown.as_ref() != Some(&compared) {
             let goes_on = if args.server.json {
@@ -387,7 +388,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
             }
             shown = Some(compared);
         }
-        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+        events::wait(&[signals.as_fd(), wake.as_fd()], CHECK_EVERY)?;
         if signals.next().is_some_and(|signal| signal.ends()) {
             break;
         }
@@ -469,7 +470,7 @@ fn phase_text(phase: Phase) -> String {
     format!("{phase:?}").to_lowercase()
 }
 
-/// Characters of the widest column.
+/// Maximum number of characters of a cell.
 const WIDEST: usize = 64;
 
 fn remark(capture: &CaptureReport) -> String {
@@ -527,7 +528,7 @@ fn table(fleet: &Fleet) -> String {
             rows.push((cells, said));
         }
     }
-    // Another host may report any text.
+    // Reported texts may have any length.
     for (cells, _) in &mut rows {
         for cell in cells.iter_mut().filter(|cell| cell.chars().count() > WIDEST) {
             *cell = cell.chars().take(WIDEST - 3).collect::<String>() + "...";

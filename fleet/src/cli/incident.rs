@@ -1,4 +1,4 @@
-//! An incident as `trawl store query --incident` shows it: the account of each host, and what happened when.
+//! An incident as `trawl store query --incident` shows it: the account of each host, and the course of events.
 
 use std::fmt::Write as _;
 

@@ -241,7 +241,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let packets = Packets::new(store, hosts, answer.rows::<PacketLocation>());
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
-    // A filter needs the packets' bytes, which are elsewhere.
+    // Only the bytes of a packet, which are elsewhere, show whether a filter matches it.
     let which = match sql {
         Some(_) => "of the answer",
         None => "that may match",
@@ -268,7 +268,7 @@ fn say_absent(absent: &Absent, packets: u64, which: &str) {
     json::say("packets_missing", remark, &text);
 }
 
-/// Bytes handed to `trawl read` at a time.
+/// Number of bytes handed to `trawl read` at a time.
 const PIECE: usize = 256 << 10;
 
 /// Filters, shows or writes packets by `trawl read`, which gets them as a pcapng stream.
@@ -293,7 +293,7 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
     }
     let status = reader.wait().map_err(|e| Error::os(what, e))?;
     match copied {
-        // The reader has all that it wants.
+        // A broken pipe means that the reader needs no more packets.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             let remark = json!({ "file": "the store", "error": error.to_string() });
             json::say("cannot_read", remark, &format!("cannot read the store: {error}"));
@@ -323,7 +323,7 @@ pub fn say_coverage(rows: &[Coverage], url: &str) {
     }
 }
 
-/// Most pauses of a host that are named one by one.
+/// Maximum number of a host's pauses that are named one by one.
 const PAUSES_SHOWN: usize = 3;
 
 /// Describes a time in which a capture should have run and did not.

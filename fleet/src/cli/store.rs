@@ -241,8 +241,8 @@ fn sentence(finding: &Finding) -> String {
     let object = &finding.object;
     let what = match finding.problem {
         Problem::ChunkMissing => "the chunk is missing",
-        Problem::ChunkChanged => "the chunk was changed: its SHA-256 is not the manifest's",
-        Problem::ChunkMismatch => "its number of packets or bytes is not the manifest's",
+        Problem::ChunkChanged => "the chunk was changed: its SHA-256 differs from the manifest's",
+        Problem::ChunkMismatch => "its number of packets or bytes differs from the manifest's",
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
         Problem::RecordNewer => "a newer trawl wrote this record: update this trawl",

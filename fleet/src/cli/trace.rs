@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    fn is_of(&self, other: &Self) -> bool {
+    fn is_same_packet(&self, other: &Self) -> bool {
         let key = |row: &Self| (row.hash, row.sport, row.dport, row.protocol);
         key(self) == key(other) && self.src == other.src && self.dst == other.dst
     }
@@ -244,7 +244,7 @@ impl Tracing {
             let is_same = first.as_ref().is_some_and(|first| {
                 let bound = sighting.bound_ns.unwrap_or(0) as i64;
                 let span = self.window.as_nanos() as i64;
-                first.is_of(&row) && row.ns - first.ns <= span.saturating_add(bound)
+                first.is_same_packet(&row) && row.ns - first.ns <= span.saturating_add(bound)
             });
             if !is_same {
                 self.close(first.as_ref(), std::mem::take(&mut sightings))?;

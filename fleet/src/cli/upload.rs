@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         });
     });
     let patience = Duration::from_nanos(args.wait_ns);
-    // The chunks of a killed capture are stored although nobody reads the reports.
+    // After a capture was killed, its chunks are still stored, although no process reads the reports.
     let report = |report: Report| {
         let _ = json::print(&report);
     };

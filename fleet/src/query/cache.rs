@@ -13,22 +13,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::object_store::path::Path as Key;
 use datafusion::object_store::{
-    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Attributes, GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result,
 };
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, stream};
 use trawl_spool::manifest::sha256;
 use trawl_sys::files::{create, run};
 
-/// Most bytes of the cache; beyond, the parts that were read first are removed.
+use super::read_only::{ReadOnly, Reader};
+
+/// Maximum size of the cache in bytes; if it is exceeded, the parts that were read first are removed.
 const MOST: u64 = 1 << 30;
 /// Directory of the files of an index, in a store.
 const FILES: &str = "index/data/";
 /// Length of the digest, in hexadecimal digits, before the bytes of a part.
 const DIGEST: usize = 64;
 
-/// A store, of which only reading is possible.
+/// A store with a cache.
 #[derive(Debug)]
 pub struct Cached {
     store: Arc<dyn ObjectStore>,
@@ -39,11 +39,12 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// Returns the store with a cache, or without one if this user has no place for it.
+    /// Returns the store with a cache, or without one if this user can have no directory for it.
     pub fn around(store: Arc<dyn ObjectStore>, identity: &str) -> Arc<dyn ObjectStore> {
         match directory() {
             Some(directory) => {
-                Arc::new(Self { store, identity: identity.to_owned(), directory, has_grown: AtomicBool::new(false) })
+                let identity = identity.to_owned();
+                Arc::new(ReadOnly(Self { store, identity, directory, has_grown: AtomicBool::new(false) }))
             }
             None => store,
         }
@@ -101,12 +102,12 @@ impl fmt::Display for Cached {
     }
 }
 
-pub(super) fn only_reads<T>() -> Result<T> {
-    Err(Error::NotSupported { source: "a query only reads".into() })
-}
-
 #[async_trait]
-impl ObjectStore for Cached {
+impl Reader for Cached {
+    fn inner(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
         let Some(GetRange::Bounded(range)) = options.range.clone().filter(|_| !options.head) else {
             return self.store.get_opts(location, options).await;
@@ -141,33 +142,10 @@ impl ObjectStore for Cached {
         }
         Ok(parts)
     }
-
-    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
-        self.store.list_with_delimiter(prefix).await
-    }
-
-    async fn put_opts(&self, _: &Key, _: PutPayload, _: PutOptions) -> Result<PutResult> {
-        only_reads()
-    }
-
-    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        only_reads()
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
-        locations.map(|_| only_reads()).boxed()
-    }
-
-    async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> Result<()> {
-        only_reads()
-    }
 }
 
-/// Returns the kept bytes, which follow their digest; `None` if either has changed. A changed footer could hide packets.
+/// Returns the kept bytes, which follow their digest; `None` if either has changed, since a changed footer could hide
+/// packets.
 fn undamaged(kept: Vec<u8>) -> Option<Bytes> {
     let mut digest = Bytes::from(kept);
     if digest.len() < DIGEST {

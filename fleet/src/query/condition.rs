@@ -72,7 +72,7 @@ struct RowConditions {
     exact: Option<Expr>,
 }
 
-/// Most operators of a condition: DataFusion needs stack for each. Members of lists do not count.
+/// Maximum number of operators of a condition: DataFusion needs stack for each. Members of lists do not count.
 const MOST_OPERATORS: usize = 500;
 
 impl RowConditions {
@@ -82,7 +82,7 @@ impl RowConditions {
     }
 
     fn join(step: Step<Self>) -> Self {
-        // A condition that is too long already is not joined further.
+        // A condition that is already too long is not joined with others.
         let split = |parts: Vec<Self>| -> (Vec<Option<Expr>>, Vec<Option<Expr>>) {
             let short = |part: Self| (part.wide.filter(is_short), part.exact.filter(is_short));
             parts.into_iter().map(short).unzip()
@@ -141,8 +141,7 @@ impl RowConditions {
             let with_ports = [6, 17, 132].map(lit).to_vec();
             wide.push(col("sport").is_null().and(in_list(col("protocol"), with_ports, false)));
         }
-        // The index could not read the headers of some packets: of an unknown link, broken ones, RARP, and all of older
-        // indexes.
+        // The index has no headers for some packets: on an unknown link, broken ones, RARP, and all of older indexes.
         wide.push(col("ethertype").is_null());
         Some(Self { wide: any(&wide), exact: Some(exact) })
     }
@@ -171,8 +170,8 @@ fn balanced(parts: &[Expr], join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
     }
 }
 
-/// Joins conditions by `or`. Values of one column become a list, equal conditions become one: a condition for a thousand
-/// hosts is short.
+/// Joins conditions by `or`. Values of one column become a list and equal conditions become one, so that a condition
+/// for a thousand hosts is short.
 fn any(parts: &[Expr]) -> Option<Expr> {
     let mut values: BTreeMap<&str, Vec<Expr>> = BTreeMap::new();
     let mut others: Vec<Expr> = Vec::new();
@@ -191,7 +190,7 @@ fn any(parts: &[Expr]) -> Option<Expr> {
     balanced(&parts, Expr::or)
 }
 
-/// Returns the column that a condition compares with values, one of which it has to equal.
+/// Returns the column and the values of a condition that requires the column to equal one of the values.
 fn equal_to(condition: &Expr) -> Option<(&str, &[Expr])> {
     let (column, values) = match condition {
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => (left, slice::from_ref(&**right)),

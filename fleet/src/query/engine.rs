@@ -27,13 +27,14 @@ use super::condition::Conditions;
 use super::footer::Checked;
 use super::limits::{self, WHAT};
 use super::pruning::{Packets, TAIL};
+use super::read_only::ReadOnly;
 use crate::store::{File, Store};
 
-/// Files read at once if each read is a network call.
+/// Number of files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
 
-/// The flows of the packets, a row for each interface and hook that saw one. The source of a flow is the one of its first
-/// packet.
+/// The flows of the packets, with a row for each interface and hook that saw one. The source of a flow is the source of
+/// its first packet.
 const FLOWS: &str = "\
     SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
     first_value(sport ORDER BY time_ns) AS sport, first_value(dst ORDER BY time_ns) AS dst, \
@@ -53,7 +54,7 @@ pub enum Query<'a> {
     Locations(&'a str),
 }
 
-/// Columns that a packet is found by.
+/// Columns that locate a packet.
 const LOCATION: [&str; 4] = ["chunk", "frame", "offset", "time_ns"];
 
 /// Returns a context with the tables of the index: the rows of these files that meet the conditions.
@@ -68,7 +69,7 @@ async fn tables(
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
         .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
         .set_bool("datafusion.execution.collect_statistics", false);
-    let objects: Arc<dyn ObjectStore> = Arc::new(Checked(store.objects()));
+    let objects: Arc<dyn ObjectStore> = Arc::new(ReadOnly(Checked(store.objects())));
     let mut footers = Arc::clone(&objects);
     if !store.url().starts_with("file:") {
         config = config.with_target_partitions(REMOTE_FILES);
@@ -88,7 +89,7 @@ async fn tables(
     Ok(context)
 }
 
-/// Plans a query; fails if it is wrong.
+/// Plans a query; fails if it is invalid.
 async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
     let (Query::Rows(sql) | Query::Locations(sql)) = query;
     let state = context.state();
@@ -106,8 +107,8 @@ async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
         }
     })?;
     // A query may not read files of this machine.
-    let only_ask = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    only_ask.verify_plan(&plan).map_err(query_error)?;
+    let only_queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    only_queries.verify_plan(&plan).map_err(query_error)?;
     let rows = context.execute_logical_plan(plan).await.map_err(query_error)?;
     match query {
         Query::Rows(_) => Ok(rows),
@@ -148,9 +149,9 @@ fn write_error(error: impl std::fmt::Display) -> Error {
 pub struct Answer {
     runtime: Runtime,
     rows: SendableRecordBatchStream,
-    /// The first rows, which were read to learn whether the query fails.
+    /// The first rows, read before the answer begins, so that a failing query fails there.
     first: Option<RecordBatch>,
-    /// Removed after the rows, which may be in it.
+    /// Temporary files, removed after the rows, which may be in them.
     _spill: Option<limits::Spill>,
 }
 
@@ -208,7 +209,7 @@ impl Answer {
         Ok(json.into_inner())
     }
 
-    /// Writes the rows as CSV as they are found; `write` returns false once nobody reads them.
+    /// Writes the rows as CSV as they are found; `write` returns false once the reader is gone.
     pub fn csv(mut self, mut write: impl FnMut(&str) -> Result<bool>) -> Result<()> {
         let mut batch = Some(RecordBatch::new_empty(self.rows.schema()));
         let mut is_first = true;

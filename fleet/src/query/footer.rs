@@ -1,5 +1,5 @@
-//! A store whose Parquet files end with a footer of a possible length, and are as long as the catalogue says. The reader
-//! breaks down at others.
+//! A store that checks that Parquet files end with a footer of a possible length, and are as long as the catalogue
+//! says. The reader of Parquet files does not survive others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::object_store::path::Path as Key;
-use datafusion::object_store::{
-    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use datafusion::object_store::{Error, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, Result};
+use futures_util::{StreamExt, stream};
 
-use super::cache::only_reads;
+use super::read_only::Reader;
 
 /// Length of the end of a file: the length of its metadata, and the format's name.
 const END: u64 = 8;
 const NAME: &[u8] = b"PAR1";
-/// Most bytes that a read of a footer asks for; longer reads ask for rows.
+/// Maximum number of bytes that a read of a footer asks for; longer reads ask for rows.
 const MOST: u64 = 4 << 20;
 
-/// A store, of which only reading is possible.
+/// A store whose answers are checked.
 #[derive(Debug)]
 pub struct Checked(pub Arc<dyn ObjectStore>);
 
@@ -48,7 +44,11 @@ impl fmt::Display for Checked {
 }
 
 #[async_trait]
-impl ObjectStore for Checked {
+impl Reader for Checked {
+    fn inner(&self) -> &Arc<dyn ObjectStore> {
+        &self.0
+    }
+
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
         let only_facts = options.head;
         let wanted = match &options.range {
@@ -74,30 +74,6 @@ impl ObjectStore for Checked {
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
         Ok(GetResult { payload, meta, range, attributes })
     }
-
-    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.0.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
-        self.0.list_with_delimiter(prefix).await
-    }
-
-    async fn put_opts(&self, _: &Key, _: PutPayload, _: PutOptions) -> Result<PutResult> {
-        only_reads()
-    }
-
-    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        only_reads()
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
-        locations.map(|_| only_reads()).boxed()
-    }
-
-    async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> Result<()> {
-        only_reads()
-    }
 }
 
 #[cfg(test)]
@@ -106,6 +82,7 @@ mod tests {
     use datafusion::object_store::memory::InMemory;
 
     use super::*;
+    use crate::query::read_only::ReadOnly;
 
     #[test]
     fn footers_of_impossible_lengths_are_errors() {
@@ -121,7 +98,7 @@ mod tests {
             let read = runtime.block_on(async {
                 store.put(&key, file.into()).await?;
                 let options = GetOptions { range: Some(GetRange::Suffix(12)), ..GetOptions::default() };
-                Checked(Arc::new(store)).get_opts(&key, options).await?.bytes().await
+                ReadOnly(Checked(Arc::new(store))).get_opts(&key, options).await?.bytes().await
             });
             assert_eq!(read.is_ok(), is_possible, "{end:?}: {read:?}");
             assert!(read.err().is_none_or(|error| error.to_string().contains("x.parquet")));
@@ -134,7 +111,7 @@ mod tests {
         let (store, key) = (InMemory::new(), Key::from("index/data/x.parquet"));
         let read = runtime.block_on(async {
             store.put(&key, (&b"PAR1meta\x04\0\0\0PAR1"[..]).into()).await?;
-            Checked(Arc::new(store)).get_ranges(&key, &[0..16, 0..20]).await
+            ReadOnly(Checked(Arc::new(store))).get_ranges(&key, &[0..16, 0..20]).await
         });
         let error = read.expect_err("an error").to_string();
         assert!(error.contains("x.parquet: it has 16 bytes"), "{error}");

@@ -1,4 +1,4 @@
-//! Limits of the commands that ask a store: their memory, and the signals that end them at once.
+//! Limits of the commands that query a store: their memory, and the signals that end them at once.
 
 use std::fs::{self, DirBuilder};
 use std::os::fd::AsFd;
@@ -16,13 +16,13 @@ use trawl_front::end;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::{Error, Result};
 
-/// Beginning of the errors of a question.
+/// The failed action in the errors of a query.
 pub(super) const WHAT: &str = "cannot answer the query";
-/// Memory of a command that names none.
+/// Memory limit of a command without --memory.
 const MEMORY: u64 = 1 << 30;
-/// Interval at which the memory is compared with its limit: a call fills at most some 100 MB in it.
-const LOOK: Duration = Duration::from_millis(20);
-/// Most bytes of a query's temporary files.
+/// Interval at which the memory is compared with its limit: a query allocates at most about 100 MB in this time.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Maximum number of bytes of a query's temporary files.
 const SPILL: u64 = 16 << 30;
 /// Exit status of a process that a signal ends: 128 and the signal's number.
 const INTERRUPTED: i32 = 130;
@@ -36,14 +36,14 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("trawl-query-{}", std::process::id()))
 }
 
-/// Watches the process from now on: ends it if it needs more memory than `memory`, and at a signal, whatever it does
-/// then. Must be called before threads are started.
+/// Watches the process from now on: ends it if it needs more memory than `memory`, or at a signal, even in the middle
+/// of a call. Must be called before threads are started.
 pub fn watch(memory: Option<u64>) -> Result<()> {
     let memory = *LIMIT.get_or_init(|| memory.unwrap_or(MEMORY));
     let signals = Signals::watch()?;
     thread::spawn(move || {
         loop {
-            let _ = events::wait(&[signals.as_fd()], LOOK);
+            let _ = events::wait(&[signals.as_fd()], CHECK_EVERY);
             let status = match signals.next().filter(|signal| signal.ends()) {
                 Some(events::Signal::Interrupt) => INTERRUPTED,
                 Some(_) => TERMINATED,

@@ -37,9 +37,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::{File, schema};
 
-/// Files being checked at once.
+/// Number of files that are checked at once.
 const FILES: usize = 64;
-/// KiB of all Bloom filters in memory.
+/// Memory for all Bloom filters, in KiB.
 const ROOM: u32 = 128 << 10;
 /// Length of a file's end that is read for its footer.
 pub const TAIL: usize = 128 << 10;
@@ -148,7 +148,7 @@ impl FilePruner {
         }
     }
 
-    /// Returns for each row group whether it may hold rows of the answer.
+    /// Returns true for each row group that may hold rows of the answer.
     async fn groups(&self, file: &PartitionedFile) -> Result<Vec<bool>> {
         let metadata = DFParquetMetadata::new(&*self.objects, &file.object_meta)
             .with_metadata_size_hint(Some(TAIL))
@@ -163,8 +163,8 @@ impl FilePruner {
         Ok(both(may, self.pruning.may_hold(&groups)))
     }
 
-    /// Reads the Bloom filters of these row groups: many with one call, as they lie next to each other. Returns the
-    /// right to the memory that they need.
+    /// Reads the Bloom filters of these row groups, many with one call, as they lie next to each other. Returns a
+    /// permit for the memory that they need.
     async fn read_blooms(
         &self,
         file: &PartitionedFile,
@@ -185,13 +185,13 @@ impl FilePruner {
                 Some(offset..end)
             };
             let name = column.column_path().string();
-            // A filter outside of its file is none.
+            // A filter whose range lies outside of the file is ignored.
             if let Some(range) = range.and_then(within).filter(|_| columns.contains(name.as_str())) {
                 places.push((number, name));
                 ranges.push(range);
             }
         }
-        // Filters of other columns lie between them, and are read, too.
+        // Filters of other columns that lie between them are read, too.
         let first = ranges.iter().map(|range| range.start).min();
         let last = ranges.iter().map(|range| range.end).max();
         let bytes = last.unwrap_or(0) - first.unwrap_or(0);
@@ -311,7 +311,7 @@ impl Pruning {
         (!parts.is_empty()).then_some(Self::All(parts))
     }
 
-    /// Returns for each container of rows whether the condition may hold for one of them.
+    /// Returns true for each container of rows if the condition may hold for one of its rows.
     fn may_hold(&self, rows: &impl PruningStatistics) -> Vec<bool> {
         let count = rows.num_containers();
         match self {

@@ -1,6 +1,6 @@
-//! The catalogue of a store: the data files of the index, and what is known of each run. Every change of it is a new
-//! version of the table's metadata, which only one writer can create; everything else is written before, under names of
-//! its own.
+//! The catalogue of a store: the data files of the index, and the facts about each run. Every change of it is a new
+//! version of the table's metadata, which only one writer can create. All other objects are written before, under names
+//! of their own.
 
 pub mod avro;
 pub mod contents;
@@ -25,12 +25,12 @@ use super::runs::{Runs, day};
 use table::{DataFile, Table};
 use unpublished::Draft;
 
-/// Format of the catalogue. It grows with each change that a trawl without it would undo: more columns, more facts.
+/// Format of the catalogue. It increases with each change that an older trawl would undo: more columns, more facts.
 const FORMAT: u32 = 1;
 const LEVEL: i32 = 3;
 /// Ending of the compressed objects.
 const ENDING: &str = ".json.zst";
-/// Time after which a file that is not used any more is deleted: no query that began before takes longer.
+/// Time after which a replaced file is deleted: no query that began before the replacement takes longer.
 const GARBAGE_NS: u64 = HOUR_NS;
 /// Time after which a file that was never used is deleted: the process that made it did not commit.
 const ORPHAN_NS: u64 = 24 * HOUR_NS;
@@ -52,7 +52,7 @@ struct State {
     runs: Option<String>,
     /// Key of the packets of each hour, by the first hour of the day.
     hours: BTreeMap<u64, String>,
-    /// Keys that are not used any more, and since when by the store's clock.
+    /// Keys of replaced objects, with the time of the replacement by the store's clock.
     garbage: BTreeMap<String, u64>,
 }
 
@@ -69,7 +69,7 @@ pub struct Change {
     pub add: Vec<DataFile>,
     /// Keys of data files.
     pub remove: HashSet<String>,
-    /// Keys of other objects that are not used any more.
+    /// Keys of other objects that the change replaces.
     pub unused: Vec<String>,
     /// All runs, with the packets of each day.
     pub runs: Runs,
@@ -79,7 +79,7 @@ pub struct Change {
 
 fn damaged(key: &str) -> Error {
     Error::failed(format!("cannot read {key}"), "it is damaged")
-        .fix("make the catalogue again with trawl store index --rebuild")
+        .fix("rebuild the catalogue with trawl store index --rebuild URL")
 }
 
 fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
@@ -119,7 +119,7 @@ impl Catalogue {
         Ok(Self { state: read_state(store, &table.state())?, table: Some(table) })
     }
 
-    /// Returns whether a newer trawl made the newest version.
+    /// Returns true if a newer trawl made the newest version.
     pub fn is_newer(store: &Store) -> bool {
         let newest = Table::newest(store).ok().flatten();
         let state = newest.and_then(|table| unpacked(store, &table.state()).ok());
@@ -133,11 +133,11 @@ impl Catalogue {
         files.chain(&self.state.runs).chain(self.state.hours.values())
     }
 
-    /// Starts an empty catalogue after the newest version, which need not be readable. Refuses to replace one that a newer trawl
-    /// made.
+    /// Starts an empty catalogue after the newest version, which need not be readable. Refuses to replace one that a
+    /// newer trawl made.
     pub fn start_over(store: &Store) -> Result<Self> {
         if Self::is_newer(store) {
-            return Err(newer("cannot make the catalogue again", table::ROOT));
+            return Err(newer("cannot rebuild the catalogue", table::ROOT));
         }
         Ok(Self { table: Table::start_over(store)?, state: State::default() })
     }
@@ -146,7 +146,7 @@ impl Catalogue {
         &self.state.files
     }
 
-    /// Returns whether an object was in use not long ago.
+    /// Returns true if a recent version used the object.
     pub fn is_garbage(&self, key: &str) -> bool {
         self.state.garbage.contains_key(key)
     }
@@ -175,7 +175,7 @@ impl Catalogue {
         Ok(runs)
     }
 
-    /// Makes a change the next version. Fails if another one has become it.
+    /// Publishes a change as the next version. Fails if another process has published that version.
     pub fn commit(mut self, mut draft: Draft<'_>, change: Change) -> Result<()> {
         let store = draft.store;
         let name = clock::wall();
@@ -183,7 +183,7 @@ impl Catalogue {
         let mut unused = change.unused;
         let runs = packed(&change.runs.to_json())?;
         let runs = draft.put(&format!("{}/runs/all-{name}", table::ROOT), runs, ENDING)?;
-        // The clock of this host may be wrong, or have been set: it does not decide what is old.
+        // Ages are measured by the store's clock, since this host's may be wrong or have been set.
         let now = store.time(&runs);
         let now = now.map_err(|e| Error::failed(format!("cannot read the time of {runs}"), e))?;
         unused.extend(state.runs.replace(runs));

@@ -109,12 +109,12 @@ fn plain_name(interface: &Interface) -> &str {
 /// A direction of a TCP connection, as one interface block sees it.
 type Stream = (u32, IpAddr, IpAddr, (u16, u16));
 
-/// The end of each TCP stream so far, to know bytes that are sent again.
+/// The end of each TCP stream so far, by which retransmitted bytes are recognised.
 #[derive(Default)]
 struct Streams(HashMap<Stream, u32>);
 
 impl Streams {
-    /// Returns whether all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
+    /// Returns true if all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
     fn was_seen(&mut self, interface: u32, headers: &Headers<'_>) -> Option<bool> {
         let (ip, tcp, ports) = (headers.ip?, headers.tcp?, headers.ports?);
         let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
@@ -281,7 +281,7 @@ impl<'a> Rows<'a> {
         for (number, (address, port)) in [(nat_src, nat_sport), (nat_dst, nat_dport)].into_iter().enumerate() {
             let end = other.map(|ends| ends[number]);
             address.append_option(end.map(|end| end.ip().to_string()));
-            // ICMP has none.
+            // ICMP has no ports.
             let number = end.map(|end| end.port()).filter(|port| *port > 0);
             port.append_option(number.map(i32::from));
         }
@@ -342,13 +342,13 @@ fn damaged(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-/// Bytes that a chunk of any size may hold, and a chunk for each of its bytes: packets of 64 KiB of zeros need about 20
-/// bytes.
+/// Number of decompressed bytes that a chunk of any size may hold.
 const BYTES: u64 = 256 << 20;
+/// Number of decompressed bytes that a chunk may hold for each of its own: a packet of 64 KiB of zeros needs about 20.
 const RATIO: u64 = 4096;
-/// Most bytes of a chunk, however large it is. To decompress them takes about a minute.
+/// Maximum number of decompressed bytes of any chunk. Decompressing them takes about a minute.
 const MOST_BYTES: u64 = 64 << 30;
-/// Packets that a chunk of any size may hold beyond one for each of its bytes: no two have the same time.
+/// Number of packets that a chunk may hold beyond one for each of its bytes; no two packets have the same time.
 const PACKETS: u64 = 4096;
 
 /// Returns the frames of a chunk, unless their table claims more than a capture writes. Memory and time that a chunk

@@ -19,7 +19,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Place of a stored chunk.
+/// State of a chunk, in the store or in a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Indexed,
@@ -42,7 +42,7 @@ pub struct Packets {
     /// Packets that stayed on their host when they were indexed.
     #[serde(skip_serializing_if = "is_default")]
     pub on_host: u64,
-    /// The part of `on_host` that came later, and is in `chunks` and `bytes`.
+    /// The part of `on_host` that arrived later, and is in `chunks` and `bytes`.
     #[serde(skip_serializing_if = "is_default")]
     pub arrived: u64,
     /// The part of `stored` and `on_host` that has no index.
@@ -101,7 +101,7 @@ impl Packets {
         packets
     }
 
-    /// Returns the facts about a chunk that came after its index.
+    /// Returns the facts about a chunk that arrived after its index.
     fn arrived(manifest: &Manifest) -> Self {
         Self { arrived: manifest.recorded, bytes: manifest.bytes, chunks: 1, ..Self::default() }
     }
@@ -183,7 +183,7 @@ pub struct Run {
     pub end: Option<Ended>,
     /// In the order of their numbers.
     pub ranges: Vec<Range>,
-    /// Numbers of the chunks that came after their index.
+    /// Numbers of the chunks that arrived after their index.
     #[serde(skip_serializing_if = "is_default")]
     pub arrived: BTreeSet<u64>,
     /// By the number of their first hour since 1970.
@@ -265,7 +265,7 @@ impl Run {
         }
     }
 
-    /// Adds a chunk that came after its index.
+    /// Adds a chunk that arrived after its index.
     fn add_arrival(&mut self, manifest: &Manifest) {
         if self.arrived.insert(manifest.sequence) {
             let hour = manifest.time() / HOUR_NS;
@@ -343,7 +343,7 @@ impl Runs {
         run.add_arrival(manifest);
     }
 
-    /// Returns whether the manifest with this number is among the facts.
+    /// Returns true if the manifest with this number is among the facts.
     pub fn has(&self, epoch: &Epoch, sequence: u64) -> bool {
         self.0.get(epoch).is_some_and(|run| run.has(sequence))
     }

@@ -104,8 +104,8 @@ impl PacketSender {
             message.msg_hdr.msg_iovlen = 1;
         }
         let count = frames.len() as u32;
-        // SAFETY: `count` messages are passed. Each points to an iovec of its own that outlives the call, and the kernel
-        // only reads the frames that the iovecs point to.
+        // SAFETY: `count` messages are passed. Each points to an iovec of its own that outlives the call, and the
+        // kernel only reads the frames that the iovecs point to.
         let taken = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         if taken >= 0 {
             return Ok(taken as usize);

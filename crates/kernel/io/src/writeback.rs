@@ -1,6 +1,6 @@
-//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not accumulate until the kernel
-//! blocks the writer. It also detects errors of the disk, which write(2) does not report: it succeeds once the page
-//! cache has the bytes.
+//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not accumulate until the
+//! kernel blocks the writer. It also detects errors of the disk, which write(2) does not report: it succeeds once the
+//! page cache has the bytes.
 
 use std::fs::File;
 use std::io;
@@ -79,7 +79,7 @@ impl Writeback {
         if self.disk.failed.load(Ordering::Acquire) { self.disk.lock().outcome() } else { Ok(()) }
     }
 
-    /// Waits until the disk has all bytes that were written. With `last`, they then also survive a crash of the machine.
+    /// Waits until the disk has all bytes that were written. With `last`, they then even survive a crash of the machine.
     pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
         let mut state = self.disk.lock();
         if state.failure.is_none() {

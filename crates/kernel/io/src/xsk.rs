@@ -148,8 +148,8 @@ impl XskSender {
         Ok(kicked)
     }
 
-    /// Returns true if the driver sends frames from this socket now: in zero-copy mode, some drivers do so only while an
-    /// XDP program is attached.
+    /// Returns true if the driver sends frames from this socket now: in zero-copy mode, some drivers do so only while
+    /// an XDP program is attached.
     pub fn is_served(&self) -> bool {
         match self.wake() {
             Err(e) => !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)),

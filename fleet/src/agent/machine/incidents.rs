@@ -13,7 +13,7 @@ pub struct Incidents(BTreeMap<String, Entry>);
 struct Entry {
     report: IncidentReport,
     is_desired: bool,
-    /// Set if the present attempt to store began after it was frozen.
+    /// Set if the present attempt to store the spool began after the incident was frozen.
     is_pushed: bool,
 }
 

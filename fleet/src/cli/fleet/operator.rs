@@ -11,14 +11,14 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::controls_terminal;
 
-use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
+use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, phase_text, refusal_text};
 use crate::agent::{
     CaptureReport, Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
 
-/// Time limit of the connection and the list, or of one answer.
+/// Time limit for connecting and listing, or for one answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Time for agents to answer: they ask for missed commands every 5 s.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl Known {
         self.state.as_ref().map(|_| u64::try_from(age).unwrap_or(0))
     }
 
-    /// Returns whether an agent that has not announced its end no longer reports.
+    /// Returns true if an agent has stopped reporting without announcing its end.
     fn is_silent(&self) -> bool {
         let ended = self.state.as_ref().is_some_and(|state| state.stopping);
         !ended && self.age_ns().is_some_and(|age| age >= SILENT_NS)
@@ -83,7 +83,7 @@ impl Known {
         incidents.find(|one| one.id == id).cloned()
     }
 
-    /// Returns the reason why an agent has not answered; `then` is what happens once it does.
+    /// Returns the reason why an agent has not answered; `then` describes what happens once it does.
     fn why_unanswered(&self, then: &str) -> String {
         match &self.state {
             None if self.unreadable => UNREADABLE.to_owned(),
@@ -206,7 +206,7 @@ impl Operator {
     }
 
     /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that
-    /// operator's state. A state that is unsigned or no document is replaced; one of a newer trawl is not.
+    /// operator's state. A state that is unsigned or not a JSON object is replaced, but not a state of a newer trawl.
     pub fn change(
         &mut self,
         hosts: &[String],
@@ -247,7 +247,7 @@ impl Operator {
                 }
             }
             for put in conflicts {
-                // The other operator's change is on its way.
+                // The other operator's change arrives soon.
                 while self.entry(&put.host).desired.number == put.number {
                     self.next(until)?;
                 }
@@ -282,42 +282,52 @@ impl Operator {
         Ok(Ok(Put {
             host: host.to_owned(),
             number: entry.number,
-            // A server that lost its data counts from 1 again, and agents follow no older revision.
+            // A server that lost its data counts from 1 again, but agents ignore older revisions.
             revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
             value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
         }))
     }
 
-    /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
-    pub fn await_start(&mut self, changes: &mut [Change], name: &str, wait: Option<Duration>) -> Result<()> {
-        let patience = wait.unwrap_or(ANSWER);
+    /// Updates the changes by their hosts' reports, until `settle` returns true for each, or the time is over. Changes
+    /// with an error are settled.
+    fn await_reports(
+        &mut self,
+        changes: &mut [Change],
+        patience: Duration,
+        settle: impl Fn(&Known, &mut Change) -> bool,
+    ) -> Result<()> {
         let until = Instant::now() + patience;
         loop {
             let mut is_settled = true;
             for change in changes.iter_mut().filter(|one| one.error.is_none()) {
-                let revision = change.revision.unwrap_or(0);
-                let answer = self.entry(&change.host).answer(revision, name);
-                let runs = |phase| matches!(phase, Phase::Running | Phase::Finished);
-                match answer {
-                    Some(Ok(phase)) => {
-                        change.phase = Some(phase);
-                        is_settled &= wait.is_none() || runs(phase);
-                    }
-                    Some(Err(why)) => change.error = Some(why),
-                    None => is_settled = false,
-                }
+                is_settled &= settle(self.entry(&change.host), change);
             }
-            if is_settled {
+            if is_settled || Instant::now() >= until {
                 return Ok(());
             }
-            if Instant::now() >= until {
-                break;
-            }
-            match self.next(until.min(Instant::now() + LOOK)) {
+            match self.next(until.min(Instant::now() + CHECK_EVERY)) {
                 Err(error) if self.is_over => return Err(error),
                 _ => {}
             }
         }
+    }
+
+    /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
+    pub fn await_start(&mut self, changes: &mut [Change], name: &str, wait: Option<Duration>) -> Result<()> {
+        let patience = wait.unwrap_or(ANSWER);
+        self.await_reports(changes, patience, |known, change| {
+            match known.answer(change.revision.unwrap_or(0), name) {
+                Some(Ok(phase)) => {
+                    change.phase = Some(phase);
+                    wait.is_none() || matches!(phase, Phase::Running | Phase::Finished)
+                }
+                Some(Err(why)) => {
+                    change.error = Some(why);
+                    true
+                }
+                None => false,
+            }
+        })?;
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             change.error = match change.phase {
                 None => Some(self.entry(&change.host).why_unanswered("the capture starts")),
@@ -341,30 +351,17 @@ impl Operator {
     ) -> Result<()> {
         let window_left = incident.to_ns.saturating_sub(clock::wall());
         let patience = wait.unwrap_or(ANSWER) + Duration::from_nanos(window_left);
-        let until = Instant::now() + patience;
-        loop {
-            let mut is_settled = true;
-            for change in changes.iter_mut().filter(|one| one.error.is_none()) {
-                let report = self.entry(&change.host).incident(&incident.id);
-                is_settled &= match report.as_ref().map(|report| report.phase) {
-                    None | Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => false,
-                    Some(IncidentPhase::Frozen) => wait.is_none(),
-                    Some(IncidentPhase::Stored | IncidentPhase::Failed) => true,
-                };
-                change.error = report.as_ref().and_then(|report| report.error.clone());
-                change.incident = report;
-            }
-            if is_settled {
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                break;
-            }
-            match self.next(until.min(Instant::now() + LOOK)) {
-                Err(error) if self.is_over => return Err(error),
-                _ => {}
-            }
-        }
+        self.await_reports(changes, patience, |known, change| {
+            let report = known.incident(&incident.id);
+            let is_settled = match report.as_ref().map(|report| report.phase) {
+                None | Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => false,
+                Some(IncidentPhase::Frozen) => wait.is_none(),
+                Some(IncidentPhase::Stored | IncidentPhase::Failed) => true,
+            };
+            change.error = report.as_ref().and_then(|report| report.error.clone());
+            change.incident = report;
+            is_settled
+        })?;
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             let seconds = patience.as_secs();
             change.error = match change.incident.as_ref().map(|one| one.phase) {
@@ -400,17 +397,18 @@ impl Operator {
     }
 }
 
-/// Most bytes of a name or message that another host reports, and most entries of its lists.
+/// Maximum number of characters of a name or message that a host reports.
 const LONGEST_TEXT: usize = 512;
+/// Maximum number of entries of a list that a host reports.
 const MOST_ENTRIES: usize = 10_000;
 
-/// Returns whether a desired state is a JSON object, as operators write it.
+/// Returns true if a desired state is a JSON object, as operators write it.
 fn is_document(text: &str) -> bool {
     serde_json::from_str(text).is_ok_and(|value: Value| value.is_object())
 }
 
-/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or
-/// control the terminal, lists are cut.
+/// Parses a host's report, which may come from anyone. Texts and lists are cut, and characters that would forge rows or
+/// control the terminal are replaced.
 fn parsed_report(text: &str) -> Option<HostReport> {
     let mut report = bounded(serde_json::from_str(text).ok()?);
     let captures = report.get_mut("captures").and_then(Value::as_array_mut);
@@ -422,7 +420,7 @@ fn parsed_report(text: &str) -> Option<HostReport> {
     serde_json::from_value(report).ok()
 }
 
-/// Returns what every trawl reports of a capture, without the options of a newer one.
+/// Returns the fields of a capture that every trawl reports, without the options of a newer one.
 fn without_unknown(capture: &Value) -> Value {
     json!({
         "name": capture["name"], "interfaces": [], "store": "", "phase": capture["phase"], "starts": 0, "failures": 0,

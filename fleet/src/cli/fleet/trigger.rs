@@ -18,7 +18,7 @@ use trawl_sys::{Error, Result, clock, files::text_file, units};
 use trawl_view::text;
 
 use super::operator::Operator;
-use super::{Change, LOOK, ServerArgs};
+use super::{CHECK_EVERY, Change, ServerArgs};
 use crate::agent::{Desired, Incident, IncidentPhase, Selector};
 
 /// Stores the last packets of many hosts as one incident, which trawl store query --incident shows
@@ -65,7 +65,7 @@ pub struct Trigger {
     server: ServerArgs,
 }
 
-/// Hosts that store the list of all hosts: one suffices, and a message to each of thousands would be long with it.
+/// Number of hosts that store the list of all hosts: one would suffice, and the list of thousands makes a message long.
 const LISTERS: usize = 16;
 
 /// The outcome of an incident.
@@ -98,7 +98,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let mut operator = args.server.open(&wake)?;
     let watched = args.on_event.as_deref().map(Selector::parse).transpose()?;
     let mut seen = HashMap::new();
-    // Events from before are over.
+    // Events from before the start do not count: they are only marked as seen.
     watched.iter().for_each(|hosts| {
         new_events(&operator, hosts, &mut seen);
     });
@@ -119,7 +119,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
             args.trigger(&mut operator, &wanted, &id, &event)?;
             last_id = id;
         }
-        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+        events::wait(&[signals.as_fd(), wake.as_fd()], CHECK_EVERY)?;
         if signals.next().is_some_and(|signal| signal.ends()) {
             break;
         }
@@ -136,7 +136,7 @@ fn now_as_id() -> String {
     clock::strftime("%Y%m%d-%H%M%S")
 }
 
-/// Returns the name of an incident that began in the same second as the last one, or in another.
+/// Returns the name of an incident, made distinct by a number if the last one began in the same second.
 fn distinct_id(id: String, last: &str) -> String {
     let number = match last.strip_prefix(&id) {
         None => return id,
@@ -183,7 +183,7 @@ impl Event {
     }
 }
 
-/// Events that wait, and the sources whose pause has not ended. A source's events neither delay nor hide another's.
+/// Events that wait, and the sources whose pause has not ended. One source's events neither delay nor hide another's.
 #[derive(Debug)]
 struct Pauses {
     pause: Duration,
@@ -246,7 +246,7 @@ fn new_events(
 }
 
 impl Trigger {
-    /// Triggers an incident, and shows its outcome; returns whether all hosts take part.
+    /// Triggers an incident, and shows its outcome; returns true if all hosts take part.
     fn trigger(&self, operator: &mut Operator, wanted: &Selector, id: &str, event: &Event) -> Result<bool> {
         let after = nanoseconds(self.next.unwrap_or_default());
         let fleet = operator.fleet(wanted).hosts;
@@ -265,7 +265,7 @@ impl Trigger {
             why: event.text(),
             hosts: Vec::new(),
         };
-        // A state that no agent could read is refused here.
+        // The state is checked here, so that none is sent that agents would refuse.
         let alone = Desired { incidents: vec![incident.clone()], ..Desired::default() };
         alone.check_form()?;
         let changed = operator.change(&hosts, &|host, desired| {
@@ -369,7 +369,7 @@ fn check(request: &Request, token: Option<&str>) -> std::result::Result<(), Answ
             let why = "send Authorization: Bearer TOKEN\n";
             return Err(Answer::plain("401 Unauthorized", why));
         }
-        // No page knows the token, and the host may have a name.
+        // A web page does not know the token, so the request may name this host in any way.
         Some(_) => request.refuse_origins(),
         None => request.refuse_pages(),
     };

@@ -27,7 +27,7 @@ impl Record {
         self.0.push(value.into());
     }
 
-    /// Writes which part of the union of null and a type follows.
+    /// Writes which member of the union of null and a type follows.
     pub fn is_present(&mut self, is_present: bool) {
         self.long(is_present.into());
     }
@@ -48,7 +48,7 @@ impl Record {
 
 /// Returns a file of records. `metadata` are its descriptions, besides the schema.
 pub fn file(schema: &str, metadata: &[(&str, String)], records: &[Record]) -> Vec<u8> {
-    // Readers look for it between blocks; it only has to be unlikely.
+    // Readers search for this marker between blocks; it only has to be unlikely in the data.
     const SYNC: [u8; 16] = *b"\x93trawl-index\x00\x17\xe1\x0a";
     let mut out = Record(b"Obj\x01".to_vec());
     let own = [("avro.schema", schema), ("avro.codec", "null")];

@@ -36,7 +36,7 @@ fn holder() -> Vec<u8> {
 }
 
 impl Holder {
-    /// Returns whether its time is not over. A time too far away is the one of a clock that was wrong.
+    /// Returns true if its time is not over. A time too far in the future comes from a clock that was wrong.
     fn is_valid(&self, now: u64) -> bool {
         let most = now.saturating_add(2 * TIME.as_nanos() as u64);
         (now..most).contains(&self.until_ns)
@@ -48,7 +48,7 @@ impl<'a> Lease<'a> {
         Self::put(store)?.map_err(|failure| Error::failed(WHAT, failure))
     }
 
-    /// Takes the lease, or goes without it if the store is full.
+    /// Acquires the lease; returns `None` if the store is full.
     pub fn acquire_if_room(store: &'a Store) -> Result<Option<Self>> {
         match Self::put(store)? {
             Ok(lease) => Ok(Some(lease)),
@@ -65,7 +65,7 @@ impl<'a> Lease<'a> {
                 let other = store.get(&key()).ok();
                 let other = other.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
                 if let Some(other) = other.filter(|other| other.is_valid(clock::wall())) {
-                    let why = format!("process {} on {} changes it", other.pid, other.host);
+                    let why = format!("process {} on {} is changing it", other.pid, other.host);
                     return Err(Error::failed(WHAT, why)
                         .fix("wait until it has ended; the lease of a killed process lasts 2 minutes"));
                 }
@@ -81,7 +81,7 @@ impl<'a> Lease<'a> {
         self.store.time(&key()).ok()
     }
 
-    /// Lengthens the lease from time to time.
+    /// Extends the lease, if a quarter of its time is over.
     pub fn renew(&mut self) {
         if self.renewed.elapsed() > TIME / 4 {
             let _ = self.store.overwrite(&key(), holder());

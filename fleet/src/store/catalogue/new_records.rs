@@ -57,7 +57,7 @@ impl Marks {
         };
         let mut evidence = Evidence::default();
         let records: Vec<String> = self.records.iter().cloned().collect();
-        // A known manifest without an index is one whose chunk has come from its host, or one that is not unmarked yet.
+        // A known manifest without an index is still marked, or its chunk has arrived from its host.
         let unread = evidence.add_records(store, &records)?;
         find_chunks(&mut evidence, store)?;
         let again = evidence.manifests.extract_if(.., |chunk, _| is_known(chunk));
@@ -100,7 +100,7 @@ fn find_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
 #[derive(Debug, Default)]
 pub struct New {
     pub evidence: Evidence,
-    /// Manifests that the catalogue has, whose chunks have come from their hosts since.
+    /// Manifests that the catalogue has, whose chunks have since arrived from their hosts.
     pub arrived: Vec<Manifest>,
     /// Key and size of each chunk's index.
     pub indexes: HashMap<ChunkKey, (String, u64)>,
@@ -111,7 +111,7 @@ pub struct New {
 }
 
 impl New {
-    /// Returns the facts of the records; `indexed` returns whether a stored chunk has an index.
+    /// Returns the facts of the records; `indexed` returns true if a stored chunk has an index.
     pub fn runs(&self, indexed: impl Fn(&ChunkKey) -> bool) -> Runs {
         let mut runs = self.evidence.runs(|chunk| if indexed(chunk) { Fate::Indexed } else { Fate::NotIndexed });
         let arrived = self.arrived.iter();

@@ -20,9 +20,10 @@ const MANIFEST: &str = include_str!("table/manifest.avsc");
 const LIST: &str = include_str!("table/list.avsc");
 /// Property that names the object with the other contents of the catalogue.
 const STATE: &str = "trawl.state";
-/// Longest text that bounds a column.
+/// Maximum length of a text that bounds a column.
 const BOUND_MOST: usize = 64;
-/// Number of earlier versions whose metadata stays. If it were deleted soon, a slow writer could create a version again.
+/// Number of earlier versions whose metadata stays. If it were deleted sooner, a slow writer could create an old
+/// version again.
 const VERSIONS_KEPT: u64 = 50;
 
 /// Statistics of a column of a file; bounds are in the form of Iceberg's single values.
@@ -118,7 +119,7 @@ impl DataFile {
         }
     }
 
-    /// Returns its entry in the manifest; `is_new` in the snapshot that adds it.
+    /// Returns its entry in the manifest; `is_new` is set in the snapshot that adds it.
     fn entry(&self, location: &str, is_new: bool) -> Record {
         let mut entry = Record::default();
         let sequence = (!is_new).then_some(self.sequence);
@@ -194,7 +195,7 @@ fn hint() -> String {
     format!("{ROOT}/metadata/version-hint.text")
 }
 
-/// Returns whether a key belongs to the metadata of a version.
+/// Returns true if a key belongs to the metadata of a version.
 pub fn is_version(key: &str) -> bool {
     version_of(key).is_some()
 }
@@ -259,7 +260,7 @@ impl Table {
         let key = metadata_key(version);
         let metadata = serde_json::from_slice(&store.read(&key)?).map_err(|e| {
             Error::failed(format!("cannot read {key}"), e)
-                .fix("make the catalogue again with trawl store index --rebuild")
+                .fix("rebuild the catalogue with trawl store index --rebuild URL")
         })?;
         Ok(Some(Self { version, metadata }))
     }
@@ -289,7 +290,7 @@ impl Table {
         self.metadata["properties"] = json!({ STATE: key });
     }
 
-    /// Makes the version after `previous`, with `add` besides `files`, which it then belongs to.
+    /// Makes the version after `previous`, with the data files `files`, to which `add` is appended.
     pub fn next(
         previous: Option<&Self>,
         draft: &mut Draft<'_>,
@@ -405,12 +406,12 @@ impl Table {
         store.put_once(&key, self.metadata.to_string().into_bytes())
     }
 
-    /// Makes this version the one of readers that do not list.
+    /// Points readers that do not list to this version.
     pub fn point_to(&self, store: &Store) -> std::result::Result<(), Failure> {
         store.overwrite(&hint(), self.version.to_string().into_bytes())
     }
 
-    /// Returns the key of a version that no writer can stand at any more.
+    /// Returns the key of the metadata of a version so old that no writer can still be working on it.
     pub fn outdated(&self) -> Option<String> {
         self.version.checked_sub(VERSIONS_KEPT).map(metadata_key)
     }

@@ -1,5 +1,5 @@
-//! Objects of the catalogue's next version. They are removed if it is not published: a full store would not get their
-//! room back for a day.
+//! Objects of the catalogue's next version. They are removed if it is not published: otherwise they would occupy a full
+//! store for a day.
 
 use trawl_sys::Result;
 

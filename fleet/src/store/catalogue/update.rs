@@ -22,7 +22,7 @@ use crate::store::object::remote::Store;
 use crate::store::runs::Runs;
 use crate::store::runs::evidence::{Evidence, newer};
 
-/// Most files in memory at once.
+/// Maximum number of files in memory at once.
 const AT_ONCE: usize = 8;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -94,7 +94,7 @@ impl Input<'_> {
     }
 }
 
-/// Reads the index of a chunk; `None` if it is not the chunk's, which is then indexed again.
+/// Reads the index of a chunk; `None` if it does not belong to the chunk, which is then indexed again.
 fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
     let file = store.get(key).ok();
     let metadata = file.as_ref().and_then(|file| merge::metadata(file.clone()));
@@ -140,7 +140,7 @@ fn join(
     let store = draft.store;
     let failed = |e| {
         Error::failed("cannot join files of the index", e)
-            .fix("make the catalogue again with trawl store index --rebuild")
+            .fix("rebuild the catalogue with trawl store index --rebuild URL")
     };
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     for inputs in inputs.chunks(cpus.min(AT_ONCE)) {
@@ -196,16 +196,16 @@ fn read_everything(store: &Store, marks: &Marks) -> Result<New> {
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let mut lease = Lease::acquire(store)?;
     let mut marks = Marks::list(store)?;
-    // Of chunks that stay on their hosts, only the index has the rows.
+    // For chunks that stay on their hosts, only the index has the rows.
     let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
     let catalogue = if again { Catalogue::start_over(store)? } else { Catalogue::read(store)? };
     let known = catalogue.runs(store)?;
     let mut new = if again { read_everything(store, &marks)? } else { marks.read(store, &known)? };
     if again {
-        new.evidence.check_versions("cannot make the catalogue again")?;
+        new.evidence.check_versions("cannot rebuild the catalogue")?;
     }
     marks.keep(&new.unread);
-    // A commit has replaced it not long ago, and running queries may still read it.
+    // Indexes that a recent commit has replaced are kept, because running queries may still read them.
     new.known.retain(|key| !catalogue.is_garbage(key));
     let mut indexed = Indexed {
         there: known.0.values().map(|run| run.total().chunks).sum(),

@@ -41,7 +41,7 @@ const GAP_BYTES: u64 = 256 << 10;
 const TABLE_BYTES: u64 = 64 << 10;
 /// Longest seek table: 2 million frames.
 const LONGEST_TABLE: usize = 16 << 20;
-/// Most compressed bytes of a frame: no block is longer, and what cannot be compressed grows by less than a hundredth.
+/// Maximum number of compressed bytes of a frame: no block is longer, and incompressible data grows by less than 1 %.
 const LARGEST_FRAME: u32 = 65 << 20;
 
 /// A chunk that packets are fetched from.
@@ -76,7 +76,7 @@ pub struct Packets<I> {
     ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
     chunks: Vec<Result<Chunk, Absent>>,
-    /// A way to the hosts that keep chunks.
+    /// Connections to the hosts that keep chunks.
     hosts: Option<Box<dyn Hosts>>,
     /// Hosts that did not answer, and are not asked again.
     silent: HashMap<String, String>,
@@ -97,9 +97,9 @@ pub struct Packets<I> {
 /// Reason why a chunk's packets are not fetched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absent {
-    /// The store has the chunk no more.
+    /// The store no longer has the chunk.
     Gone,
-    /// It stays on this host, which nobody asked.
+    /// It stays on this host, which was not asked.
     OnHost(String),
     /// This host has removed it to make room.
     Removed(String),
@@ -254,7 +254,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Ok(())
     }
 
-    /// Decompresses a frame, and the soon wanted frames close after it.
+    /// Decompresses a frame, and the frames close after it that will be wanted soon.
     fn decompress_frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Content>> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
@@ -276,7 +276,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             let Some(next_frame) = at(*next) else { break };
             let next_end = next_frame.offset + u64::from(next_frame.compressed);
             let is_close = next_frame.offset - end <= GAP_BYTES;
-            // Limits their bytes so that they do not displace each other.
+            // The bytes are limited, so that the frames do not displace each other.
             bytes_held = bytes_held.saturating_add(next_frame.decompressed as usize);
             if !is_close || next_end - first.offset > CALL_BYTES || bytes_held > HELD / 4 {
                 break;
@@ -302,7 +302,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
                 Some(before) => self.held_bytes -= before.bytes.len(),
                 None => self.order.push_back((number, which)),
             }
-            // The wanted frame stays: it is needed now.
+            // The wanted frame stays, because it is needed now.
             while self.held_bytes > HELD
                 && let Some(at) = self.order.iter().position(|one| *one != (number, frame))
                 && let Some(oldest) = self.order.remove(at)

@@ -15,7 +15,7 @@ use trawl_sys::files::beneath;
 
 use crate::store::object::remote::Failure;
 
-/// Most bytes of an answer: a message of NATS has at most 1 MiB.
+/// Maximum number of bytes of an answer: a message of NATS has at most 1 MiB.
 pub const PIECE: u64 = 512 << 10;
 
 /// A question for a part of a chunk.
@@ -35,7 +35,7 @@ pub enum Part {
     Last(u64),
 }
 
-/// An answer as bytes: a first byte for its kind, and then the part of the chunk, or the error.
+/// First bytes of an answer, one for each kind; the part of the chunk or the error follows.
 const FOUND: u8 = 0;
 const GONE: u8 = 1;
 const FAILED: u8 = 2;
@@ -57,7 +57,7 @@ pub fn answer(spool: &Path, question: &[u8]) -> Vec<u8> {
 fn part_of(spool: &Path, question: &Question) -> io::Result<Vec<u8>> {
     let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
     let Object::Packets(chunk) = Object::of(&question.chunk) else {
-        return Err(wrong("that is no chunk"));
+        return Err(wrong("it is not the key of a chunk"));
     };
     let run = spool.join(chunk.run().replace('/', "~"));
     let target: Target = serde_json::from_slice(&beneath::read(&run, Path::new(TARGET))?)?;
@@ -72,7 +72,7 @@ fn part_of(spool: &Path, question: &Question) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the part that the file has, at most one piece.
+/// Returns the range of a part, as far as the file has it, and at most one piece long.
 fn range_in(file: &File, part: Part) -> io::Result<Range<u64>> {
     let length = file.metadata()?.len();
     let (from, to) = match part {
@@ -82,7 +82,7 @@ fn range_in(file: &File, part: Part) -> io::Result<Range<u64>> {
     Ok(from..to.clamp(from, from + PIECE))
 }
 
-/// A way to ask hosts.
+/// A connection to hosts that answer questions.
 pub trait Hosts {
     fn ask(&mut self, host: &str, question: &[u8]) -> Result<Vec<u8>, String>;
 }

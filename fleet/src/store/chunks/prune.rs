@@ -42,11 +42,11 @@ const ROOM: u64 = 64 << 10;
 /// Chunks removed together: a record names them all.
 const AT_ONCE: usize = 10_000;
 
-/// Prunes a store; with `dry`, only returns the chunks that would go.
+/// Prunes a store; with `dry`, only counts the chunks that would be removed.
 pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut lease = if dry { None } else { Lease::acquire_if_room(store)? };
     let now = clock::wall();
-    // A clock that is ahead, this host's or the store's, removes nothing early.
+    // The earlier of both clocks counts: a clock that is ahead, this host's or the store's, removes nothing too early.
     let by_store = lease.as_ref().and_then(Lease::time);
     let earliest = by_store.map_or(now, |time| time.min(now));
     let marks = Marks::list(store)?;
@@ -61,7 +61,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut time = now;
     let mut draft = Draft::new(store);
     let mut refused = Ok(());
-    // The newest stay.
+    // The days are visited from the newest to the oldest, since the newest chunks stay.
     for (day, packets) in all.packets_of_days().into_iter().rev() {
         let has_some = packets.chunks > 0 || packets.on_host > 0;
         if !has_some || selection.keeps_all_of(&packets) {
@@ -101,7 +101,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         let manifests = &mut evidence.manifests;
         manifests.retain(|_, one| change.runs.has(&one.epoch, one.sequence));
         if evidence.manifests.keys().any(|key| evidence.is_pruned(key)) {
-            // The facts of the whole day again: an earlier removal may have been interrupted.
+            // The facts of the whole day are replaced, because an earlier removal may have been interrupted.
             let facts = evidence.runs(|_| Fate::Indexed).of_day(day);
             let pruned = evidence.manifests.keys().filter(|key| evidence.is_pruned(key));
             let pruned: HashSet<String> = pruned.map(ChunkKey::packets).collect();
@@ -130,9 +130,9 @@ enum Why {
     Again,
 }
 
-/// Decides which chunks go, from the newest day to the oldest.
+/// Decides which chunks are removed, from the newest day to the oldest.
 struct Selection {
-    /// Chunks whose last packet is older go.
+    /// Chunks whose last packet is older are removed.
     oldest: Option<u64>,
     max_bytes: Option<u64>,
     /// The newest stay: no older chunk fills the space left by a large one.
@@ -161,7 +161,7 @@ impl Selection {
         self.pruned.kept_bytes += bytes;
     }
 
-    /// Returns whether all chunks of a day stay, which need not be checked then.
+    /// Returns true if all chunks of a day stay: the day need not be read then.
     fn keeps_all_of(&mut self, packets: &Packets) -> bool {
         let oldest = self.oldest.zip(packets.first_ns);
         let stay = oldest.is_none_or(|(oldest, first)| first >= oldest) && !self.exceeds(packets.bytes);
@@ -171,9 +171,9 @@ impl Selection {
         stay
     }
 
-    /// Returns the chunks of a day that go.
+    /// Returns the chunks of a day to be removed.
     fn choose(&mut self, day: &Evidence) -> Vec<(Manifest, Why)> {
-        // Of a chunk on its host, the index is removed.
+        // For a chunk that stays on its host, the index is removed.
         let there = day.manifests.iter().filter(|(key, manifest)| {
             let is_elsewhere = manifest.state == State::OnHost && !day.is_pruned(key);
             is_elsewhere || day.packets.contains_key(*key)
@@ -204,7 +204,7 @@ impl Selection {
     }
 }
 
-/// Records the removal of these chunks before it begins: what remains of them is removed the next time.
+/// Records the removal of these chunks before it begins; if it is interrupted, the next one removes the rest.
 fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result<()> {
     let record = manifest::Pruned {
         format: FORMAT,
@@ -235,7 +235,7 @@ fn put_with_room(
     chunks: &[&Manifest],
     removed: &mut Vec<(String, Bytes)>,
 ) -> std::result::Result<(), Failure> {
-    // A store that is full after that does not get its room back at once.
+    // A store that is still full after this much was freed does not make the space available at once.
     let enough = 2 * record.len() as u64 + ROOM;
     let mut freed = 0;
     let mut oldest = chunks.iter().rev().map(|chunk| chunk.key().packets());

@@ -1,5 +1,6 @@
-//! Moves chunks from the spool into the store: the chunk, then its manifest, then the mark that it is new, then it
-//! leaves the spool. Each step may be repeated: an existing object with the same bytes counts as stored.
+//! Moves chunks from the spool into the store. First the chunk is stored, then its manifest, then the mark that it is
+//! new; then it is removed from the spool. Each step may be repeated: an existing object with the same bytes counts as
+//! stored.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     if matches!(manifest.state, State::Stored | State::OnHost) {
         match chunk.read() {
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
-                return Err(format!("{key} was changed in the spool: its SHA-256 is not the one in its manifest"));
+                return Err(format!("{key} was changed in the spool: its SHA-256 differs from the manifest's"));
             }
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
@@ -50,7 +51,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
                     is_indexed = true;
                 }
             }
-            // A kill between storing the manifest and dropping it from the spool: the store has both.
+            // The process was killed after it stored the manifest, before it emptied the spool: the store has both.
             Err(error)
                 if error.kind() == ErrorKind::NotFound
                     && store.get(&key.manifest()).map_err(what)? == manifest.to_bytes() => {}
@@ -58,7 +59,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
         }
     }
     let done = match store.put_once(&key.manifest(), manifest.to_bytes()) {
-        // The first manifest was stored and only the answer was lost; then the chunk was evicted. The store has both.
+        // The first manifest was stored, but the answer was lost, and then the chunk was evicted: the store has both.
         Err(Failure::AlreadyExists) if !matches!(manifest.state, State::Stored | State::OnHost) => {
             let there = store.get(&key.manifest()).map_err(what)?;
             match Manifest::from_bytes(&there) {
@@ -69,7 +70,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
         other => other,
     };
     done.map_err(what)?;
-    // The index is a mark, too.
+    // An index serves as the mark.
     if !is_indexed {
         mark(store, &key.manifest())?;
     }
@@ -97,7 +98,7 @@ fn put_begin(store: &Store, run: &Run) -> Result<(), String> {
 
 /// Stores the waiting chunks, and then the record of the end if it exists.
 fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<(), String> {
-    // No chunk follows it.
+    // The end is read before the chunks are listed: if it exists, no chunk follows.
     let end = run.end();
     let names = run.manifests();
     for name in names.map_err(|e| format!("cannot read the spool: {e}"))? {
@@ -146,7 +147,7 @@ pub fn upload(
                     Err(_) => None,
                 }
             }
-            // Nobody waits for a killed capture's last chunks: `push` stores them.
+            // No process waits for a killed capture's last chunks: `push` stores them.
             (Err(why), Some(at)) if at.elapsed() >= patience || matches!(run.end(), Ok(None)) => {
                 return Some(why);
             }

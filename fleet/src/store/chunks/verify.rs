@@ -28,9 +28,9 @@ pub enum Problem {
     /// A chunk without a manifest: unfinished, or its manifest is missing.
     ChunkWithoutManifest,
     RecordChanged,
-    /// A record of a newer trawl. What its run lacks cannot be determined.
+    /// A record of a newer trawl. Records missing from its run cannot be determined.
     RecordNewer,
-    /// A part of the catalogue is missing, or other than its name's hash.
+    /// A part of the catalogue is missing, or does not match the hash in its name.
     IndexDamaged,
     SequenceGap,
     BeginMissing,
@@ -138,7 +138,7 @@ pub fn verify(store: &Store, evidence: &Evidence, progress: &mut dyn FnMut(u64, 
     Ok(verified)
 }
 
-/// Returns the keys of the catalogue's parts that are missing or not the ones that were stored.
+/// Returns the keys of the catalogue's parts that are missing, or differ from the ones that were stored.
 fn damaged_index(store: &Store) -> Result<Vec<String>> {
     let catalogue = match Catalogue::read(store) {
         Ok(catalogue) => catalogue,
@@ -156,7 +156,7 @@ fn damaged_index(store: &Store) -> Result<Vec<String>> {
     Ok(damaged)
 }
 
-/// Returns whether a chunk is readable and has the packets and times of its manifest.
+/// Returns true if a chunk is readable and has the packets and times of its manifest.
 fn agrees_with(bytes: &[u8], manifest: &Manifest) -> bool {
     let expected = (manifest.recorded, manifest.first_ns, manifest.last_ns);
     holds(bytes) == Some(expected) && bytes.len() as u64 == manifest.bytes

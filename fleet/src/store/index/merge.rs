@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, ParquetError>;
 
 /// Size at which a file is finished.
 const FILE_BYTES: usize = 256 << 20;
-/// Size of a file from which on it is not joined with others.
+/// Size from which a file is not joined with others.
 pub const LARGE: u64 = 128 << 20;
 
 /// A finished file.
@@ -46,7 +46,7 @@ pub fn rows_of(file: Vec<u8>, chunks: &HashSet<String>) -> Result<Vec<RecordBatc
     rows.collect()
 }
 
-/// Takes rows in the order of their time, and makes files of them.
+/// Joins rows, added in the order of their times, into files.
 pub struct Merge<'a> {
     /// Chunks whose rows are left out.
     without: &'a HashSet<String>,
@@ -86,7 +86,7 @@ impl<'a> Merge<'a> {
         if self.without.is_empty() { Ok(batch.clone()) } else { selected(batch, |chunk| !self.without.contains(chunk)) }
     }
 
-    /// Writes the waiting rows as a row group, as many as one has.
+    /// Writes the waiting rows, up to the maximum of a row group, as a row group.
     fn group(&mut self) -> Result<()> {
         let all = concat_batches(&schema(), &self.waiting)?;
         let rows = all.num_rows().min(GROUP_ROWS);
@@ -135,7 +135,7 @@ pub fn metadata(file: Bytes) -> Option<ParquetMetaData> {
     reader.finish().ok()
 }
 
-/// Returns whether a file has columns that would be lost.
+/// Returns true if a file has columns that joining would lose.
 pub fn has_other_columns(metadata: &ParquetMetaData) -> bool {
     let (columns, schema) = (metadata.file_metadata().schema_descr(), schema());
     let mut names = columns.columns().iter().map(|column| column.name());

@@ -30,7 +30,7 @@ pub struct Column {
     pub optional: bool,
 }
 
-/// Expands to the builder of a kind of columns, to a new one, or to whether a column may be empty.
+/// Expands to the builder type of a kind of column, to a new builder, or to true if a column may be empty.
 macro_rules! of_column {
     (builder Time) => { TimestampMicrosecondBuilder };
     (builder Text) => { StringViewBuilder };
@@ -47,7 +47,7 @@ macro_rules! of_column {
 /// Defines the columns, and the builders of their values.
 macro_rules! columns {
     ($($name:ident: $kind:ident, $presence:ident;)+) => {
-        /// The columns; the number of one in the table is its place, from 1.
+        /// The columns; a column's number in the table is its position, counted from 1.
         pub const COLUMNS: &[Column] = &[
             $(Column { name: stringify!($name), kind: Kind::$kind, optional: of_column!($presence) }),+
         ];
@@ -137,11 +137,11 @@ pub fn schema() -> SchemaRef {
 /// Rows of a row group, which are in memory together.
 pub const GROUP_ROWS: usize = 1 << 19;
 const PAGE_ROWS: usize = 20_000;
-/// Columns with a Bloom filter, each with a false-positive rate that balances its size against files read in vain.
-/// There are as many hashes as packets.
+/// Columns with a Bloom filter, each with a false-positive rate that balances its size against files read in vain. The
+/// filter of hashes is the largest, since nearly every packet has another one.
 const SEARCHED: [(&str, f64); 3] = [("src", 0.01), ("dst", 0.01), ("hash", 0.1)];
 
-/// Returns how a file of this many rows is written: equal rows give equal bytes.
+/// Returns the properties of a file of this many rows: equal rows give equal bytes.
 pub fn properties(rows: u64) -> WriterProperties {
     let level = ZstdLevel::try_new(3).unwrap_or_default();
     let mut properties = WriterProperties::builder()
@@ -165,7 +165,7 @@ pub fn properties(rows: u64) -> WriterProperties {
             .set_column_bloom_filter_fpp(path.clone(), mistaken)
             .set_column_bloom_filter_max_ndv(path, rows.clamp(1, GROUP_ROWS as u64));
     }
-    // With several pages, the ones whose times or addresses cannot match are left out.
+    // In a file of several pages, readers skip pages whose times or addresses cannot match.
     let is_paged = rows > PAGE_ROWS as u64;
     properties = properties.set_offset_index_disabled(!is_paged);
     for name in ["time", "time_ns", "src", "dst", "sport", "dport"].iter().filter(|_| is_paged) {

@@ -1,4 +1,5 @@
-//! An object store whose answers are as long as they claim to be. Readers of the index break down at shorter ones.
+//! An object store that checks that answers are as long as they claim to be. Readers of the index do not survive
+//! shorter ones.
 
 use std::fmt;
 

@@ -21,7 +21,7 @@ use object_store::{
 };
 use trawl_sys::files::beneath::Directory;
 
-/// Calls of a deletion that are made at once.
+/// Number of objects that are deleted at once.
 const DELETIONS: usize = 10;
 
 /// The objects of a store in a directory.
@@ -33,8 +33,8 @@ impl Objects {
         Self(Arc::new(directory))
     }
 
-    /// Writes an object. Its bytes are on the disk before it has its name, and the name is before this function
-    /// returns: the spool drops its own copy then.
+    /// Writes an object. Its bytes reach the disk before it gets its name, and the name before this function returns,
+    /// because the spool then drops its own copy.
     pub fn write_durably(&self, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
         let path = Path::new(key);
         let above = path.parent().unwrap_or(Path::new(""));
@@ -98,8 +98,8 @@ fn meta(location: Key, about: &Metadata) -> Result<ObjectMeta> {
     })
 }
 
-/// Calls a function that waits for the disk.
-async fn apart<T: Send + 'static>(call: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+/// Runs a function that waits for the disk on a thread for such calls.
+async fn run_blocking<T: Send + 'static>(call: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(call).await?
 }
 
@@ -107,7 +107,7 @@ async fn apart<T: Send + 'static>(call: impl FnOnce() -> Result<T> + Send + 'sta
 impl ObjectStore for Objects {
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
         let (directory, location) = (Arc::clone(&self.0), location.clone());
-        apart(move || {
+        run_blocking(move || {
             let path = Path::new(location.as_ref()).to_owned();
             let fail = |e| failed(&path.to_string_lossy(), e);
             let file = directory.file(&path).map_err(fail)?;
@@ -130,7 +130,7 @@ impl ObjectStore for Objects {
     async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (directory, key) = (Arc::clone(&self.0), location.to_string());
         let ranges = ranges.to_vec();
-        apart(move || {
+        run_blocking(move || {
             let fail = |e| failed(&key, e);
             let file = directory.file(Path::new(&key)).map_err(fail)?;
             let length = file.metadata().map_err(fail)?.len();
@@ -152,7 +152,7 @@ impl ObjectStore for Objects {
 
     fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (directory, below) = (Arc::clone(&self.0), prefix.map(Key::to_string));
-        let listed = apart(move || {
+        let listed = run_blocking(move || {
             let below = below.unwrap_or_default();
             let files = directory.files(Path::new(&below)).map_err(|e| failed(&below, e))?;
             let whole = (files.into_iter()).filter(|(path, _)| match path.file_name() {
@@ -180,7 +180,7 @@ impl ObjectStore for Objects {
         let directory = Arc::clone(&self.0);
         let deleted = locations.map(move |location| {
             let directory = Arc::clone(&directory);
-            apart(move || {
+            run_blocking(move || {
                 let location = location?;
                 let path = Path::new(location.as_ref());
                 let above = path.parent().unwrap_or(Path::new(""));

@@ -75,10 +75,10 @@ impl From<object_store::Error> for Failure {
     }
 }
 
-/// Words in a server's answer if no space is left.
+/// Words in the answer of a server that has no space left.
 const FULL: [&str; 4] = ["507 Insufficient Storage", "No space left on device", "QuotaExceeded", "StorageFull"];
 
-/// Calls in flight at once.
+/// Number of calls in flight at once.
 const CALLS: usize = 64;
 
 /// Address at which a cloud's machines request the credentials of their role.
@@ -143,7 +143,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Store {
     url: String,
-    /// The URL, and what the environment adds to it.
+    /// The URL, and the settings that the environment adds to it.
     identity: String,
     objects: Arc<dyn ObjectStore>,
     /// The objects of a `file://` store, which are also written there.
@@ -208,7 +208,7 @@ impl Store {
         &self.url
     }
 
-    /// Returns a text that no store at another server has.
+    /// Returns a text that distinguishes this store from stores with the same URL at other servers.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -286,7 +286,7 @@ impl Store {
         stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
     }
 
-    /// Returns a part of an object: at most what it has.
+    /// Returns a part of an object, as far as the object has it.
     pub fn get_range(&self, key: &str, range: GetRange) -> Result<Bytes, Failure> {
         let options = GetOptions { range: Some(range), ..GetOptions::default() };
         let key = Key::from(key);

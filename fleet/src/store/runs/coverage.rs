@@ -8,7 +8,7 @@ use super::Runs;
 use super::pauses::Pause;
 use trawl_spool::key::HOUR_NS;
 
-/// Part of a store that a question is about.
+/// Part of a store that a query is about.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// Hosts; empty for all.
@@ -23,7 +23,7 @@ impl Scope {
         self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host)
     }
 
-    /// Returns whether a time span may overlap the scope; an open span does.
+    /// Returns true if a time span may overlap the scope; a span without a start or an end may.
     fn overlaps(&self, first: Option<u64>, last: Option<u64>) -> bool {
         let too_late = first.zip(self.to).is_some_and(|(first, to)| first >= to);
         let too_early = last.zip(self.from).is_some_and(|(last, from)| last < from);

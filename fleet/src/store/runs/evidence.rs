@@ -76,7 +76,7 @@ impl Evidence {
         self.add_records(store, &keys).map(drop)
     }
 
-    /// Adds a record, unless it is another key's.
+    /// Adds a record; refuses one that belongs to another key.
     fn insert(&mut self, key: &str, bytes: &[u8]) -> std::result::Result<(), Unreadable> {
         match Object::of(key) {
             Object::Begin(epoch) => match Begin::from_bytes(bytes)? {
@@ -117,7 +117,7 @@ impl Evidence {
         self.pruned.contains(&chunk.to_string())
     }
 
-    /// Returns where a chunk is, according to these records; `there` if it is where it should be.
+    /// Returns the fate of a chunk according to these records, which is `there` for a chunk that is where it should be.
     pub fn fate(&self, chunk: &ChunkKey, manifest: &Manifest, there: Fate) -> Fate {
         if self.is_pruned(chunk) {
             Fate::Pruned
@@ -128,7 +128,7 @@ impl Evidence {
         }
     }
 
-    /// Returns whether a chunk that was to stay on its host is in the store.
+    /// Returns true if a chunk that was to stay on its host is in the store.
     pub fn has_arrived(&self, chunk: &ChunkKey, manifest: &Manifest) -> bool {
         let is_there = self.packets.contains_key(chunk) && !self.is_pruned(chunk);
         manifest.state == State::OnHost && is_there
@@ -149,12 +149,12 @@ impl Evidence {
     }
 }
 
-/// Returns the error of an object that this trawl does not know well enough.
+/// Returns the error for an object of a newer trawl.
 pub fn newer(what: &str, key: &str) -> Error {
     Error::failed(what, format!("a newer trawl wrote {key}")).fix("update this trawl")
 }
 
-/// Adds what waits in a spool of this host for a store.
+/// Adds the chunks and records that wait in a spool of this host for a store.
 pub fn add_spooled(runs: &mut Runs, store: &Store, spool: &Path) {
     let waiting = spooled::waiting_for(spool, store.url());
     for manifest in &waiting.manifests {

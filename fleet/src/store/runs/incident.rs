@@ -13,7 +13,7 @@ use crate::store::object::remote::Store;
 #[derive(Debug)]
 pub struct Incident {
     records: Vec<manifest::Incident>,
-    /// Keys of the records that cannot be read, and why.
+    /// Keys of the records that cannot be read, each with the reason.
     pub unreadable: Vec<(String, Unreadable)>,
 }
 
@@ -97,7 +97,7 @@ impl Incident {
         first.map_or((0, 0), |record| (record.from_ns, record.to_ns))
     }
 
-    /// Returns what a question about the incident is about.
+    /// Returns the scope of queries about the incident.
     pub fn scope(&self) -> Scope {
         let (from, to) = self.window();
         Scope { hosts: self.distinct(|record| &record.epoch.host), from: Some(from), to: Some(to.saturating_add(1)) }

@@ -16,7 +16,7 @@ pub struct Pause {
     pub to_ns: Option<u64>,
 }
 
-/// Difference between two clocks from which on the wall clock was set.
+/// Difference between two clocks from which the wall clock counts as set.
 const STEP_NS: i128 = 1_000_000_000;
 
 /// A run, its beginning, and the host's start before it.
@@ -29,9 +29,9 @@ struct Last<'a> {
     boot: &'a str,
     moment: Option<Moment>,
     ns: u64,
-    /// The run was killed or is still running: only its chunks show how long it ran.
+    /// Set if the run was killed or is still running, so that only its chunks show how long it ran.
     is_open: bool,
-    /// The run ended with its agent.
+    /// Set if the run ended with its agent.
     orphaned: bool,
 }
 
@@ -68,8 +68,8 @@ impl<'a> Last<'a> {
         }
     }
 
-    /// Returns the start of the pause before a run that began then; `None` if there is none. If the wall clock was set
-    /// meanwhile, the start is by the clock of the pause's end.
+    /// Returns the start of the pause before a run with this beginning; `None` if it follows without a pause. If the
+    /// wall clock was set meanwhile, the start is by the clock of the pause's end.
     fn pause_before(&self, boot: &str, begin: &Began) -> Option<u64> {
         let next = Moment::of(begin.ns, begin.boot_ns);
         if let Some((own, next)) = self.with(boot, next) {
@@ -181,6 +181,7 @@ mod tests {
         let overlapped = begin(20, true);
         assert_eq!(pauses(&[first, overlapped], &[end(10, 30, false), end(20, 40, false)]), []);
     }
+
     const SECOND: u64 = 1_000_000_000;
     const HOUR: u64 = 3600 * SECOND;
 
@@ -204,7 +205,7 @@ mod tests {
         (from.ns, run)
     }
 
-    /// Whatever the wall clock was set to meanwhile, a pause of 5 s is one of 5 s.
+    /// A pause of 5 s is reported as one of 5 s, even if the wall clock was set meanwhile.
     #[test]
     fn pauses_are_as_long_as_they_were() {
         let day = 24 * HOUR;

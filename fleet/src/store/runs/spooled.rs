@@ -40,7 +40,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Returns whether the chunk was indexed before it was frozen.
+    /// Returns true if the chunk was indexed before it was frozen.
     pub fn is_indexed(&self) -> bool {
         self.name.extension().is_some_and(|end| end == NEAR)
     }
@@ -70,7 +70,8 @@ impl Run {
         Ok(Self { directory: directory.to_owned(), target: serde_json::from_slice(&target)?, _locks: locks })
     }
 
-    /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it is still running.
+    /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it is still
+    /// running.
     fn ended(directory: &Path) -> io::Result<Option<Self>> {
         let lock = beneath::open(directory, Path::new(LOCK))?;
         match lock.try_lock() {
@@ -78,7 +79,7 @@ impl Run {
             Err(fs::TryLockError::WouldBlock) => return Ok(None),
             Err(fs::TryLockError::Error(error)) => return Err(error),
         }
-        // The process that stored the chunks of a killed capture ends soon.
+        // A process that still stores the chunks of a killed capture ends soon.
         let uploads = beneath::open(directory, Path::new(UPLOAD_LOCK))?;
         uploads.lock()?;
         let run = Self::locked(directory, vec![lock, uploads])?;
@@ -86,8 +87,8 @@ impl Run {
         Ok(Some(run))
     }
 
-    /// Returns the ended runs in a spool; `None` for each run that is still running. Runs of other users are refused one by one:
-    /// such a user could choose the files to read and their destination.
+    /// Returns the ended runs in a spool; `None` for each run that is still running. Runs of other users are refused
+    /// one by one: such a user could choose the files to read and their destination.
     pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
         let list = match fs::read_dir(root) {
             Ok(list) => list,
@@ -119,7 +120,7 @@ impl Run {
     pub fn chunk(&self, name: PathBuf) -> io::Result<Waiting> {
         let chunk = beneath::open(&self.directory, &name.with_extension(CHUNK));
         let chunk = chunk.and_then(|file| file.lock().map(|()| file));
-        // Read after the lock: the chunk may have been evicted meanwhile.
+        // The manifest is read once the chunk is locked, because the chunk may have been evicted before.
         let manifest = read_manifest(&self.directory, &name)?;
         Ok(Waiting { name, manifest, chunk })
     }
@@ -127,7 +128,7 @@ impl Run {
     /// Removes a chunk that has been stored.
     pub fn stored(&self, chunk: &Waiting) {
         let manifest = self.directory.join(&chunk.name);
-        // The chunk first: one without a manifest would be taken for an unfinished one.
+        // The chunk is removed first: without a manifest, it would count as unfinished.
         let _ = fs::remove_file(manifest.with_extension(CHUNK));
         let _ = fs::remove_file(manifest);
     }
@@ -160,7 +161,7 @@ impl Run {
         }
     }
 
-    /// Ends the use of the directory once all is stored.
+    /// Ends the use of the directory, once all chunks and records are stored.
     pub fn close(&self) -> io::Result<()> {
         spool::close(&self.directory)
     }

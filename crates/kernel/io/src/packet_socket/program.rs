@@ -16,8 +16,8 @@ use super::filter::{Filter, PacketQueue, PacketRequest};
 
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
-/// Number of counters. Each has a cache line of its own, so that CPUs do not contend for it; on machines with more CPUs,
-/// several share a counter.
+/// Number of counters. Each has a cache line of its own, so that CPUs do not contend for it; on machines with more
+/// CPUs, several share a counter.
 const SLOTS: i32 = 64;
 const SLOT_SIZE_LOG2: i32 = 6;
 const COUNTS_SIZE: usize = (SLOTS as usize) << SLOT_SIZE_LOG2;

@@ -1,0 +1,82 @@
+//! Stores that queries read through: each reads in its own way, and all refuse changes.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::object_store::path::Path as Key;
+use datafusion::object_store::{
+    CopyOptions, Error, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, coalesce_ranges,
+};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+
+/// The calls of a store that read objects.
+#[async_trait]
+pub trait Reader: fmt::Debug + fmt::Display + Send + Sync + 'static {
+    /// Returns the store that is read.
+    fn inner(&self) -> &Arc<dyn ObjectStore>;
+
+    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult>;
+
+    /// Reads parts of an object, neighbouring ones with one call.
+    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let part = move |range: Range<u64>| async move {
+            let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+            self.get_opts(location, options).await?.bytes().await
+        };
+        coalesce_ranges(ranges, part, OBJECT_STORE_COALESCE_DEFAULT).await
+    }
+}
+
+/// A store that only reads.
+#[derive(Debug)]
+pub struct ReadOnly<R>(pub R);
+
+impl<R: Reader> fmt::Display for ReadOnly<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+fn refuse<T>() -> Result<T> {
+    Err(Error::NotSupported { source: "a query only reads".into() })
+}
+
+#[async_trait]
+impl<R: Reader> ObjectStore for ReadOnly<R> {
+    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
+        self.0.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.0.get_ranges(location, ranges).await
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.inner().list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
+        self.0.inner().list_with_delimiter(prefix).await
+    }
+
+    async fn put_opts(&self, _: &Key, _: PutPayload, _: PutOptions) -> Result<PutResult> {
+        refuse()
+    }
+
+    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        refuse()
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
+        locations.map(|_| refuse()).boxed()
+    }
+
+    async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> Result<()> {
+        refuse()
+    }
+}
