@@ -44,7 +44,7 @@ fn compile(source: &Path, object: &str) {
         .args(["-Wall", "-Wextra", "-Werror"])
         .arg(format!("-I/usr/include/{multiarch}"))
         .arg("-isystem")
-        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
+        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys names the directory of its headers"))
         .arg("-c")
         .arg(source)
         .args(["-o", object])

@@ -53,7 +53,7 @@ __attribute__((naked)) int put_in_line(void)
 		     "1: exit\n" :: [round] "i"(round));
 }
 
-/* And the remaining rounds of a loop, for may_goto. */
+/* The verifier also counts the slot in which may_goto keeps the remaining rounds of a loop. */
 SEC("xdp")
 __attribute__((naked)) int rounds_counted(void)
 {

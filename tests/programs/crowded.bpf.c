@@ -21,5 +21,5 @@
 	}
 
 CROWDED(crowded, 504)
-/* Nothing is left here: refused by name. */
+/* This program leaves no space on the stack, and is refused by its name. */
 CROWDED(overcrowded, 512)

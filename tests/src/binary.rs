@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 pub fn path() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let found = std::env::var_os("TRAWL_BIN").map_or_else(beside_this_test, PathBuf::from);
+        let found = std::env::var_os("TRAWL_BIN").map_or_else(next_to_this_test, PathBuf::from);
         assert!(
             found.is_file(),
             "there is no binary to test at {}: build it with `cargo build -p trawl`, or name one with TRAWL_BIN",
@@ -17,8 +17,8 @@ pub fn path() -> &'static Path {
     })
 }
 
-/// Returns the directory of the binaries: the parent of `deps`, which contains the tests.
-fn beside_this_test() -> PathBuf {
+/// Returns the path of `trawl` in the directory of the binaries: the parent of `deps`, which contains the tests.
+fn next_to_this_test() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let directory = test.parent().and_then(Path::parent).expect("a target directory");
     directory.join("trawl")

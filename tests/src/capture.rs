@@ -39,11 +39,12 @@ pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     command.output().expect("trawl runs")
 }
 
-/// Returns the ring size from TRAWL_TESTS_RING for tests that set none: some machines are slow to provide memory.
+/// Returns the ring size from TRAWL_TESTS_RING for tests that set none. Machines that allocate memory slowly use it to
+/// start captures with less memory.
 fn ring_size(arguments: &[&str]) -> Vec<String> {
-    let says = arguments.iter().any(|one| one.starts_with("--ring-size") || one.starts_with("--memory"));
-    let told = std::env::var("TRAWL_TESTS_RING").ok().filter(|_| !says);
-    told.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
+    let is_given = arguments.iter().any(|one| one.starts_with("--ring-size") || one.starts_with("--memory"));
+    let size = std::env::var("TRAWL_TESTS_RING").ok().filter(|_| !is_given);
+    size.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
 }
 
 /// Output of a pipe, collected as it arrives.
@@ -202,7 +203,7 @@ impl Capture {
         let summary = lab.file(&format!("summary-{number}.json"));
         let mut child = command
             .arg("capture")
-            // In front: an expression includes everything after it.
+            // Options must precede the arguments, because an expression includes everything after it.
             .args(["--summary", &summary])
             .args(ring_size(arguments))
             .args(arguments)
@@ -330,18 +331,18 @@ impl Capture {
 
     /// Kills it like `pkill -9 trawl`.
     pub fn kill_by_name(self) -> Finished {
-        self.kill_those(|process| {
+        self.kill_matching(|process| {
             let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
             name.is_ok_and(|name| name.contains("trawl"))
         })
     }
 
-    /// Kills all its processes, the ones that would clean up first.
+    /// Kills all its processes, beginning with those that would clean up.
     pub fn kill_all(self) -> Finished {
-        self.kill_those(|_| true)
+        self.kill_matching(|_| true)
     }
 
-    fn kill_those(self, is_meant: impl Fn(u32) -> bool) -> Finished {
+    fn kill_matching(self, is_meant: impl Fn(u32) -> bool) -> Finished {
         let mut family = marked_processes(&self.mark);
         family.retain(|process| is_meant(*process));
         family.sort_unstable_by(|one, other| other.cmp(one));

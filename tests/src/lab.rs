@@ -210,7 +210,7 @@ pub fn place(station: &Station) -> String {
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 
-#[allow(clippy::new_without_default, reason = "making it does something")]
+#[allow(clippy::new_without_default, reason = "creating it has side effects")]
 impl Directory {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -146,15 +146,15 @@ impl Contents {
         while !rest.is_empty() {
             let length = word(rest, 4) as usize;
             assert!(length.is_multiple_of(4) && (12..=rest.len()).contains(&length), "a block of {length} bytes");
-            let (block, behind) = rest.split_at(length);
+            let (block, after) = rest.split_at(length);
             assert_eq!(word(block, length - 4) as usize, length, "the length at a block's end");
-            contents.take(word(block, 0), &block[8..length - 4]);
-            rest = behind;
+            contents.add_block(word(block, 0), &block[8..length - 4]);
+            rest = after;
         }
         contents
     }
 
-    fn take(&mut self, kind: u32, body: &[u8]) {
+    fn add_block(&mut self, kind: u32, body: &[u8]) {
         match kind {
             SECTION_HEADER => {
                 assert_eq!(word(body, 0), 0x1a2b_3c4d, "little endian");
@@ -226,7 +226,7 @@ impl Contents {
     #[track_caller]
     pub fn assert_in_time_order(&self) {
         let at = self.packets.windows(2).position(|two| two[0].time > two[1].time);
-        assert_eq!(at, None, "the packet behind that one is earlier");
+        assert_eq!(at, None, "the packet after this one is earlier");
     }
 }
 
@@ -235,7 +235,7 @@ fn options(mut bytes: &[u8]) -> OptionList {
     while !bytes.is_empty() {
         let (code, length) = (word(bytes, 0) as u16, (word(bytes, 0) >> 16) as usize);
         if code == 0 {
-            assert_eq!((length, bytes.len()), (0, 4), "nothing behind the end of the options");
+            assert_eq!((length, bytes.len()), (0, 4), "nothing follows the end of the options");
             break;
         }
         all.push((code, bytes[4..4 + length].to_vec()));

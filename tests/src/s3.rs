@@ -82,11 +82,8 @@ fn asked_part(head: &str) -> Option<(u64, u64)> {
 
 /// Replaces the lines of a head that begin with a name.
 fn replaced(head: &str, name: &str, with: &str) -> String {
-    let lines = head.split_inclusive("\r\n").map(|line| match line.to_ascii_lowercase().starts_with(name) {
-        true => with.to_owned(),
-        false => line.to_owned(),
-    });
-    lines.collect()
+    let lines = head.split_inclusive("\r\n");
+    lines.map(|line| if line.to_ascii_lowercase().starts_with(name) { with } else { line }).collect()
 }
 
 #[derive(Debug)]

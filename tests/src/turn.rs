@@ -35,13 +35,13 @@ pub fn heavy() -> MutexGuard<'static, ()> {
 }
 
 /// Waits for the turn of tests whose command joins the hooks of XDP programs in all namespaces, and of tests that count
-/// what joins theirs.
+/// the programs that join their hooks.
 pub fn hooks() -> MutexGuard<'static, ()> {
     static HOOKS: Mutex<()> = Mutex::new(());
     wait_for(&HOOKS)
 }
 
-/// Another test's failure does not fail the one that waits.
+/// Waits for a turn. The failure of another test, which poisons the lock, does not fail the one that waits.
 fn wait_for(turn: &'static Mutex<()>) -> MutexGuard<'static, ()> {
     turn.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,12 +10,12 @@ const BUSIEST: f64 = 8.0;
 /// CPU now. For slow, emulated machines and tests of many packets, the variable TRAWL_TESTS_PATIENCE sets the seconds.
 pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
-    let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
-    let seconds = *SECONDS.get_or_init(|| told().unwrap_or(60));
+    let configured = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
+    let seconds = *SECONDS.get_or_init(|| configured().unwrap_or(60));
     Duration::from_secs(seconds).mul_f64(processes_for_each_cpu().clamp(1.0, BUSIEST))
 }
 
-/// Returns the average of the last minute.
+/// Returns the machine's load for each CPU: the average of the last minute.
 fn processes_for_each_cpu() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().and_then(|load| load.parse::<f64>().ok());
@@ -26,19 +26,19 @@ fn processes_for_each_cpu() -> f64 {
 /// Returns the number of packets to send in tests that need many. The variable TRAWL_TESTS_FEWER is a divisor for
 /// emulated machines.
 pub fn amount(packets: u64) -> u64 {
-    let told = std::env::var("TRAWL_TESTS_FEWER").ok();
-    packets / told.and_then(|told| told.parse().ok()).unwrap_or(1).max(1)
+    let divisor = std::env::var("TRAWL_TESTS_FEWER").ok();
+    packets / divisor.and_then(|divisor| divisor.parse().ok()).unwrap_or(1).max(1)
 }
 
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Returns once `true_now` is true; fails the test with `what` after the time limit.
 pub fn wait_until(what: &str, mut true_now: impl FnMut() -> bool) {
     let began = Instant::now();
     while !true_now() {
-        // A machine that became busy meanwhile needs longer.
+        // A machine that became busy after the start needs longer, so the time limit is calculated again.
         let is_over = began.elapsed() > patience();
         assert!(!is_over, "waited in vain: {what}");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -85,7 +85,7 @@ pub fn attached_in(station: &Station) -> Vec<Value> {
     kinds.values().filter_map(Value::as_array).flatten().cloned().collect()
 }
 
-/// Returns the ids of all loaded programs of this name.
+/// Returns true if a program with this id is loaded.
 #[track_caller]
 pub fn is_loaded(program: u64) -> bool {
     output("bpftool", &["prog", "show", "id", &program.to_string()]).status.success()
@@ -127,7 +127,7 @@ fn number_of(map: &[&str]) -> u64 {
     all[0]["formatted"]["value"].as_u64().unwrap_or_else(|| panic!("no number in {text}"))
 }
 
-/// Waits until ip and bpftool show nothing attached to a station's interface any more, and its original qdiscs.
+/// Checks that ip and bpftool show nothing attached to a station's interface, and its original qdiscs.
 #[track_caller]
 pub fn nothing_attached(station: &Station) {
     assert_eq!(xdp_on(station), None);

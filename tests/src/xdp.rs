@@ -45,10 +45,7 @@ pub fn programs_on(interface: &str) -> Vec<Value> {
     let attached = status["programs"].as_array().expect("a list").clone();
     let behind = |one: Value| {
         let chain = one["chain"].as_array().expect("a list").clone();
-        match chain.is_empty() {
-            true => vec![one],
-            false => chain,
-        }
+        if chain.is_empty() { vec![one] } else { chain }
     };
     attached.into_iter().flat_map(behind).collect()
 }
@@ -67,7 +64,7 @@ pub fn pins_of(station: &Station) -> String {
     format!("/sys/fs/bpf/trawl/{namespace}-{}", station.index)
 }
 
-/// Checks that nothing is on the interface any more, and these programs and maps are gone.
+/// Checks that nothing is on the interface, and that these programs and maps are gone.
 #[track_caller]
 pub fn all_gone(lab: &Lab, programs: &[u64], maps: &[u64]) {
     witness::nothing_attached(&lab.pair.b);

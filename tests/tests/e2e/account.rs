@@ -49,15 +49,15 @@ fn losses_are_exact(lab: &Lab, tap: &Tap) {
     assert_ne!(lost_so_far, 0);
     // One more packet on each CPU, once the ring has space, reports the preceding losses.
     let (mut sent, mut looks) = (count, 0);
-    wait_until("all packets are recorded or told", || {
+    wait_until("all packets are recorded or reported as lost", || {
         if looks % 100 == 0 {
             lab.send_from_two_cpus(&[frames::silent(64)], 1);
             sent += 2;
         }
         looks += 1;
         let packets = Contents::read(&file).packets;
-        let told: u64 = packets.iter().map(Packet::drop_count).sum();
-        packets.len() as u64 + told == sent
+        let reported: u64 = packets.iter().map(Packet::drop_count).sum();
+        packets.len() as u64 + reported == sent
     });
     let finished = capture.stop();
     let summary = finished.summary_of_success();
@@ -68,8 +68,8 @@ fn losses_are_exact(lab: &Lab, tap: &Tap) {
 
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, summary.recorded);
-    let told: u64 = contents.packets.iter().map(Packet::drop_count).sum();
-    assert_eq!(told, summary.lost_total());
+    let reported: u64 = contents.packets.iter().map(Packet::drop_count).sum();
+    assert_eq!(reported, summary.lost_total());
     let in_statistics: u64 = contents.statistics.iter().filter_map(|one| one.options.u64(5)).sum();
     assert_eq!(in_statistics, summary.lost_total());
     contents.assert_in_time_order();
@@ -79,7 +79,7 @@ fn losses_are_exact(lab: &Lab, tap: &Tap) {
 fn losses_of_a_full_ring_are_exact() {
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
-    // A socket has no ring: it has a test of its own.
+    // A socket has no ring, so it has a test of its own.
     for tap in TAPS.iter().filter(|tap| tap.name() != "packet") {
         losses_are_exact(&lab, tap);
     }
@@ -99,12 +99,12 @@ fn losses_of_a_full_socket_are_exact_with_the_packet_tap() {
     lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
     capture.thaw();
     let mut sent = count;
-    trawl_tests::wait_until("all losses are told", || {
+    trawl_tests::wait_until("all losses are reported", || {
         let recorded = capture.figure("recorded");
         lab.send_from_two_cpus(&[frames::silent(64)], 1);
         sent += 2;
         capture.wait_seen(sent);
-        // A record reports the loss: both packets have to be recorded.
+        // Both packets must be recorded, because a record reports the loss.
         capture.figure("recorded") == recorded + 2
     });
     let summary = capture.stop_well();
@@ -112,8 +112,8 @@ fn losses_of_a_full_socket_are_exact_with_the_packet_tap() {
     assert!(summary.lost_total() > count / 2, "{summary:?}");
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, summary.recorded);
-    let told: u64 = contents.packets.iter().map(Packet::drop_count).sum();
-    assert_eq!(told, summary.lost_total());
+    let reported: u64 = contents.packets.iter().map(Packet::drop_count).sum();
+    assert_eq!(reported, summary.lost_total());
 }
 
 #[test]

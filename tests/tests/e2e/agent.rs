@@ -110,7 +110,7 @@ fn agent_follows_its_file() {
     fs::write(&file, "[[capture").expect("a file");
     wait_until("it says so", || report(&path)["error"].is_string());
     assert_eq!(phases(&report(&path)), ["running"]);
-    // A bounded capture ends on its own and stays ended.
+    // A capture with a limit ends on its own, and is not started again.
     fs::write(&file, state(&lab, &["one"], "packets = 10")).expect("a file");
     wait_until("it is finished", || {
         lab.send(&[frames::silent(64)], 50);
@@ -210,7 +210,7 @@ impl Nats {
         helper_or_skip("trawl-fleet", "make build-fleet") && tools_or_skip(&["nats-server", "openssl"])
     }
 
-    /// Starts it with users by credentials instead, and without TLS.
+    /// Starts a server without TLS, whose users log in with credentials.
     fn with_accounts(lab: &Lab) -> Option<Self> {
         if !Self::is_there() {
             return None;
@@ -234,7 +234,7 @@ impl Nats {
         Some(nats)
     }
 
-    /// Starts it without TLS; hosts log in with their names and a password.
+    /// Starts a server without TLS, where hosts log in with their names and a password.
     fn with_passwords(lab: &Lab, accounts: &str) -> Option<Self> {
         if !Self::is_there() {
             return None;
@@ -316,7 +316,7 @@ impl Nats {
         kill_process(Pid::from_child(server), signal).expect("it runs");
     }
 
-    /// Returns the arguments to connect as one of these: with a key and a certificate, or with credentials.
+    /// Returns the arguments to connect as this user: with a key and a certificate, or with credentials.
     fn place(&self, who: &str) -> Vec<String> {
         let at = |name: &str| format!("{}/{name}", self.directory);
         let address = self.url.strip_prefix("nats://");
@@ -397,7 +397,7 @@ fn recorded(status: &Value, host: &str) -> u64 {
     account.map_or(0, |account| account["recorded"].as_u64().unwrap_or(0))
 }
 
-/// Parses the output of `fleet watch --json`: a line for each change.
+/// Parses the output of `fleet watch --json`, which has a line for each change.
 fn changes(stdout: &str) -> Vec<Value> {
     let lines = stdout.lines();
     lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -438,14 +438,14 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert_eq!(children(alpha.id()).len(), 1, "the capture");
     send("200");
     nats.start();
-    wait_until("the account is told to the bus that is back", || recorded(&nats.status("alpha"), "alpha") == 500);
+    wait_until("the account is reported once the bus is back", || recorded(&nats.status("alpha"), "alpha") == 500);
     // An unresponsive server counts as an unreachable one.
     nats.signal(Signal::STOP);
     send("70");
     let report = lab.file("report-alpha");
     wait_until("the agent has counted them", || self::report(&report)["captures"][0]["account"]["recorded"] == 570);
     nats.signal(Signal::CONT);
-    wait_until("the account is told after the partition", || recorded(&nats.status("alpha"), "alpha") == 570);
+    wait_until("the account is reported after the partition", || recorded(&nats.status("alpha"), "alpha") == 570);
     // An agent that restarts also restarts the desired captures.
     alpha.kill();
     fs::remove_file(&report).expect("a report");
@@ -461,11 +461,11 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
     nothing_attached(&lab.pair.b);
-    let told = trawl(&args!("store ls --json {store} --spool {}", lab.file("spool-alpha")));
-    let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
-    let total = &told["total"];
+    let listed = trawl(&args!("store ls --json {store} --spool {}", lab.file("spool-alpha")));
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let total = &listed["total"];
     let account = ["recorded", "stored", "spooled", "evicted", "unknown"].map(|name| &total[name]);
-    assert_eq!(account, [620, 620, 0, 0, 0], "{told}");
+    assert_eq!(account, [620, 620, 0, 0, 0], "{listed}");
     let indexed = trawl(&["store", "index", "--json", &store]);
     let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
     assert_eq!(indexed["chunks"], 0, "the host indexed all: {indexed}");
@@ -480,7 +480,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert!(changes.last().is_some_and(|one| is(one, "none")), "{changes:?}");
 }
 
-/// Users of an operator's account, with their rights in their credentials.
+/// Users of an operator's account can connect, with their rights in their credentials.
 #[test]
 fn credentials_open_the_bus() {
     let Some(lab) = Lab::open() else { return };
@@ -685,7 +685,7 @@ fn unsigned_and_old_commands_are_ignored() {
     assert_eq!(again.stop().status.code(), Some(0));
 }
 
-/// The key that policies name.
+/// Policies name the operator by the printed key.
 #[test]
 fn operator_can_print_the_public_key() {
     let Some(lab) = Lab::open() else { return };

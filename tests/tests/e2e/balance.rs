@@ -44,7 +44,7 @@ fn load(left: &str, more: &[&str]) {
     done(&[&["balance", "load", left, "--flows", "10000"], more].concat());
 }
 
-/// Returns the stats once they count this many packets for virtual addresses and others.
+/// Returns the stats once they count this many packets for virtual and other addresses.
 fn counted(left: &str, packets: u64) -> Value {
     let mut last = Value::Null;
     wait_until(&format!("{packets} packets are counted"), || {
@@ -73,7 +73,7 @@ fn tunnelled_packets_arrive_whole() {
         let line = &lab.line;
         let left = place(&line.left);
         load(&left, &[]);
-        // Backends behind another interface are reached through it, which has to be ready for that.
+        // The balancer sends through another interface, and prepares it, if backends are behind that one.
         add(&left, line, forward);
         load(&left, &["--tappable"]);
         let sent = to_vip(line, 20, flags::SYN);
@@ -131,7 +131,7 @@ fn counters_add_up() {
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let mut sent = to_vip(line, 30, flags::SYN);
     sent.extend(to_vip(line, 30, flags::ACK));
-    // To the virtual address with a wrong port, and an echo request.
+    // The balancer leaves to the stack a packet to a wrong port, an echo request, and a frame without IP.
     sent.push(ethernet().ipv4(line.a.ipv4, VIP).udp(1, 80).payload([0; 30]).build());
     sent.push(ethernet().ipv4(line.a.ipv4, VIP).icmp(Icmp::echo_request(1, 1)).build());
     sent.push(ethernet().layer(Layer::Raw { bytes: vec![0; 46], ethertype: Some(0x88b5), protocol: None }).build());
@@ -144,7 +144,7 @@ fn counters_add_up() {
     assert_eq!(outcome(&counts, "to_stack_not_ip"), 1, "{counts}");
     assert_eq!(counts["vips"][0]["packets"], 60);
     assert_eq!(counts["vips"][0]["backends"][0]["packets"], 60);
-    // Draining leaves no backend for new flows; existing ones go on.
+    // Draining leaves no backend for new flows, while existing flows continue.
     let backend = line.b.ipv4.to_string();
     done(&args!("balance backend drain tcp:192.0.2.80:80 {backend} --on {left}"));
     let mut more = to_vip(line, 30, flags::ACK);
@@ -245,7 +245,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
         assert!(said.contains("though its own address answers"), "{said}");
         done(&args!("balance vip remove tcp:192.0.2.80:80 --on {left}"));
     }
-    // With the virtual address it answers frames to its MAC address.
+    // With the virtual address, the backend answers frames to its MAC address.
     ip(&line.b, "address add 192.0.2.80 dev lo");
     let vip = run_in(&line.b.namespace, || std::net::TcpListener::bind("192.0.2.80:80"));
     let _vip = vip.expect("the namespace of b").expect("a port");

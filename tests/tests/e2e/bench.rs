@@ -94,7 +94,7 @@ fn captures_on_the_disk_are_measured_against_their_ceilings() {
     let disk = &report["experiments"][0];
     let runs = disk["runs"].as_array().expect("runs");
     let ours = |run: &&Value| run["series"].as_str().is_some_and(|name| name.starts_with("trawl"));
-    // Four loads of the smallest frames, and one at full speed of large ones too.
+    // The smallest frames are sent at four loads, and large ones also at full speed.
     assert_eq!(runs.iter().filter(ours).count(), 6, "{disk}");
     for run in runs.iter().filter(ours) {
         assert_eq!(run["claim"]["wrong"], false, "{run}");

@@ -13,14 +13,14 @@ use trawl_tests::witness::{output, run};
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Capture, Lab, args, frames};
 
-/// The id of the VLAN whose tags travel outside the packets' bytes.
-const BESIDE: u16 = 5;
+/// The id of the VLAN whose tags are metadata, outside the packets' bytes.
+const VLAN: u16 = 5;
 
-/// Packets with up to two tags.
+/// Filter for packets to the port with up to two tags.
 const FILTER: &str = "udp port 9 or (vlan and (udp port 9 or (vlan and udp port 9)))";
 
-/// A lab with a tappable program on the receiving interface, if it has a mode.
-fn beside(mode: Option<&str>, gro: bool) -> Option<(Lab, CleanUp)> {
+/// Opens a lab, and loads a tappable program on the receiving interface if a mode is given.
+fn open_lab(mode: Option<&str>, gro: bool) -> Option<(Lab, CleanUp)> {
     let lab = Lab::with(PairOptions { gro, ..PairOptions::default() })?;
     let place = lab.receiver();
     if let Some(mode) = mode {
@@ -34,7 +34,7 @@ fn beside(mode: Option<&str>, gro: bool) -> Option<(Lab, CleanUp)> {
 fn add_vlan(lab: &Lab) -> bool {
     let name = &lab.pair.a.name;
     let link = &lab.pair.a.interface;
-    let add = args!("-n {name} link add v5 link {link} type vlan id {BESIDE}");
+    let add = args!("-n {name} link add v5 link {link} type vlan id {VLAN}");
     let is_added = output("ip", &add).status.success();
     if is_added {
         run("ip", &["-n", name, "link", "set", "v5", "up"]);
@@ -54,7 +54,7 @@ fn frames_sent(lab: &Lab, has_vlan: bool) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     if has_vlan {
         let vlan = Station { interface: "v5".to_owned(), ..lab.pair.a.clone() };
         send_from(&vlan, &plain, plain.len() as u64, Engine::Packet, None, None);
-        let tag = [&[0x81, 0][..], &BESIDE.to_be_bytes()].concat();
+        let tag = [&[0x81, 0][..], &VLAN.to_be_bytes()].concat();
         let tagged = |frame: &Vec<u8>| [&frame[..12], &tag, &frame[12..]].concat();
         wire.extend(plain.iter().map(tagged));
         xdp.extend(plain);
@@ -65,7 +65,7 @@ fn frames_sent(lab: &Lab, has_vlan: bool) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 /// Checks all taps next to a program of this mode, with all packets that pass at the same time.
 fn every_tap_records_the_wire(mode: Option<&str>) {
     for gro in [false, true] {
-        let Some((lab, _clean)) = beside(mode, gro) else {
+        let Some((lab, _clean)) = open_lab(mode, gro) else {
             return;
         };
         let place = lab.receiver();
@@ -78,7 +78,7 @@ fn every_tap_records_the_wire(mode: Option<&str>) {
             let capture = Capture::start(&lab, &args!("-i {place} --tap {tap}{side} -c {count} -w {file} '{FILTER}'"));
             (file, capture)
         });
-        // A second program at tc, for packets cut behind their headers, and one for packets cut within a header.
+        // Two more programs at tc cut packets: one after the headers, and one within a header.
         let cut = ["--headers", "-s 15"].map(|cut| {
             let file = lab.file(&format!("cut{}.pcapng", cut.len()));
             let capture =
@@ -128,7 +128,7 @@ const STREAM: usize = 300_000;
 #[test]
 fn joined_segments_are_the_same_at_tc_and_at_packet_sockets() {
     for mode in [None, Some("native"), Some("skb")] {
-        let Some((lab, _clean)) = beside(mode, true) else {
+        let Some((lab, _clean)) = open_lab(mode, true) else {
             return;
         };
         let (a, b) = (&lab.pair.a, &lab.pair.b);

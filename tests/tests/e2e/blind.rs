@@ -18,7 +18,7 @@ fn detach_link_of(program: u64) {
     run("bpftool", &["link", "detach", "id", &id]);
 }
 
-/// Sends packets that are seen, runs `harm`, and sends more that are seen once the tap is attached again.
+/// Checks that the capture sees packets both before `harm` runs and after the tap is attached again.
 fn sees_again(lab: &Lab, capture: Capture, harm: impl FnOnce()) -> Summary {
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
@@ -174,7 +174,7 @@ fn killed_warden_is_replaced() {
         let name = std::fs::read_to_string(format!("/proc/{id}/comm"));
         name.is_ok_and(|name| name.trim() == "warden")
     };
-    // It sets its name after the fork.
+    // The warden sets its name after the fork, so it may not be found at once.
     let mut warden = None;
     wait_until("the warden runs", || {
         let children = std::fs::read_to_string(&children).expect("its children");

@@ -30,7 +30,7 @@ fn all_kinds_are_counted(lab: &Lab, verdict: &str, mode: &str) {
     let kinds = kinds();
     let (mut packets, mut bytes) = (0, 0);
     for (frame, _) in &kinds {
-        // Live frames come round again with the receiving stack's changes.
+        // Repeated frames would be sent again with the receiving stack's changes, so each frame is sent once.
         let repeated = vec![frame.clone(); EACH as usize];
         lab.send_long(&repeated);
         packets += EACH;
@@ -90,7 +90,7 @@ fn reading_only_changes_nothing() {
 fn touch_swap_swaps_addresses() {
     let sent = frames::assorted();
     let expected: Vec<_> = sent.iter().map(|frame| swapped(frame)).collect();
-    // To another host's address: the packet socket still receives it.
+    // A packet socket also receives frames to another host's address.
     assert!(passed_up(&["--touch", "swap"], &sent) == expected);
 }
 
@@ -236,7 +236,7 @@ fn counters_are_looked_for_once() {
     done(&["xdp", "unload", &place]);
 }
 
-/// In an IP tunnel, the packet's own first bytes would be taken for an Ethernet header.
+/// On an IP tunnel, programs would read the packet's first bytes as an Ethernet header.
 #[test]
 fn ethernet_headers_are_not_assumed() {
     let Some(lab) = Lab::open() else { return };
@@ -264,7 +264,7 @@ fn ethernet_headers_are_not_assumed() {
     all_gone(&lab, &[], &[]);
 }
 
-/// Counts by receive queue. The sender's two CPUs make two queues busy.
+/// The counts by receive queue add up. The sender's two CPUs make two queues busy.
 #[test]
 fn counts_are_listed_by_queue() {
     let Some(lab) = Lab::open() else { return };

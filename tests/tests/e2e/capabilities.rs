@@ -57,7 +57,7 @@ fn missing_capability_is_named() {
     }
 }
 
-/// Nothing is reported as absent where another user has no access.
+/// A user without access learns that root is required, not that programs are absent.
 #[test]
 fn inaccessible_programs_are_not_reported_as_absent() {
     let Some(lab) = Lab::open() else { return };

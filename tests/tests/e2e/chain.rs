@@ -1,4 +1,5 @@
-//! Several programs on one interface by jumps from one to the next: their order, the continuing verdicts, and captures.
+//! Several programs on one interface, each of which jumps to the next: their order, the verdicts that continue the
+//! chain, and captures.
 
 mod killed;
 
@@ -15,7 +16,7 @@ use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 const PASS: u8 = 2;
 const DROP: u8 = 1;
 const TX: u8 = 3;
-/// Offset of the test programs' answers, and of their notes.
+/// Offset of the test programs' answers in the frame.
 const ANSWERS: usize = 14;
 const COUNT: usize = 20;
 const NOTES: usize = 21;
@@ -25,12 +26,12 @@ const NOTES: usize = 21;
 fn number_in(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let id = told.split("(id ").nth(1).and_then(|rest| rest.split(',').next());
-    id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no number: {told}"))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let id = printed.split("(id ").nth(1).and_then(|rest| rest.split(',').next());
+    id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no number: {printed}"))
 }
 
-/// A lab whose chains are trawl's own, even if the kernel supports dispatchers.
+/// A lab whose chains are made by trawl's jumps, even if the kernel supports dispatchers.
 struct Chained(Lab);
 
 impl Chained {
@@ -49,8 +50,8 @@ impl Chained {
         number_in(&self.try_load(number, arguments))
     }
 
-    /// Loads again as long as the chain changes between reading and joining it.
-    fn load_at_last(&self, number: u32, arguments: &[&str]) -> u64 {
+    /// Loads again as long as other commands change the chain between reading and joining it.
+    fn load_with_retries(&self, number: u32, arguments: &[&str]) -> u64 {
         loop {
             let output = self.try_load(number, arguments);
             if !String::from_utf8_lossy(&output.stderr).contains("try again") {
@@ -112,7 +113,7 @@ fn row(name: &str, priority: u64, actions: &str) -> (String, u64, String) {
 #[test]
 fn order_follows_priority_and_verdicts_continue() {
     let Some(lab) = Chained::open() else { return };
-    // The default is 50; the second one's source sets 20, and continues after drop too.
+    // The default priority is 50. The second program's source sets 20, and continues the chain after drop, too.
     lab.load(1, &[]);
     assert_eq!(lab.run([PASS; 4]), (vec![1], 2));
     lab.load(2, &[]);
@@ -132,7 +133,7 @@ fn order_follows_priority_and_verdicts_continue() {
     nothing_attached(&lab.0.pair.b);
 }
 
-/// Each command finds the chain as changed by another: the link moves between programs meanwhile.
+/// Each command may find a chain that another command has changed, and whose link has moved to another program.
 #[test]
 fn many_commands_come_and_go_at_once() {
     let Some(lab) = Chained::open() else { return };
@@ -153,7 +154,7 @@ fn many_commands_come_and_go_at_once() {
     }
 }
 
-/// The first program on the interface may be another command's by the time that the lock is taken.
+/// Another command may have loaded the first program on the interface before the lock is taken.
 #[test]
 fn all_programs_are_removed_while_others_join() {
     let Some(lab) = Chained::open() else { return };
@@ -163,14 +164,14 @@ fn all_programs_are_removed_while_others_join() {
         let ids: Vec<u64> = [2, 3, 2].map(|number| lab.load(number, &[])).into();
         let in_front: Vec<u64> = std::thread::scope(|scope| {
             let loads = [1, 2].map(|number| {
-                let load = move || lab.load_at_last(number, &["--prio", &number.to_string()]);
+                let load = move || lab.load_with_retries(number, &["--prio", &number.to_string()]);
                 scope.spawn(load)
             });
             for _ in 0..2 {
                 scope.spawn(|| {
                     let output = trawl(&["xdp", "unload", &place, "--all"]);
                     let said = String::from_utf8_lossy(&output.stderr);
-                    // The other command was faster.
+                    // The command may fail because the other one was faster.
                     let is_late = said.contains("no XDP program is on it");
                     assert!(output.status.success() || is_late, "{said}");
                 });
@@ -206,7 +207,7 @@ fn each_program_may_leave() {
         let left: Vec<u8> = [1, 2, 3].into_iter().filter(|number| usize::from(*number) != leaving + 1).collect();
         assert_eq!(lab.run([PASS; 4]).0, left);
         wait_until("the program is gone", || !is_loaded(ids[leaving]));
-        // And the other programs, in any order.
+        // The other programs can be unloaded in any order.
         for id in ids.iter().rev().filter(|id| **id != ids[leaving]) {
             lab.unload(&id.to_string());
         }
@@ -240,7 +241,7 @@ fn fragments_need_support_by_all_programs() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("several pieces") && said.contains("step_4"), "{said}");
     lab.unload("--all");
-    // In reverse order, programs that could accept fragments go without.
+    // In the reverse order of loading, programs that could accept fragments get none.
     lab.load(4, &[]);
     lab.load(1, &[]);
     assert_eq!(lab.run([PASS; 4]).0, [4, 1]);
@@ -254,7 +255,7 @@ fn conflicting_programs_are_named() {
     let output = lab.try_load(2, &["--mode", "native"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("--mode skb"), "{said}");
-    // Without an option it joins the existing chain.
+    // Without the option, the program joins the existing chain.
     lab.load(2, &[]);
     assert_eq!(lab.run([PASS; 4]).0, [2, 1]);
     for number in 0..8 {
@@ -286,7 +287,7 @@ fn packets_see_whole_chains_only() {
     let pair = &lab.0.pair;
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            // Each frame in memory of its own: the programs write into it.
+            // Each frame needs memory of its own, because the programs write into it.
             let engine = trawl_lab::sender::Engine::Packet;
             trawl_tests::lab::send_from(&pair.a, &[frame], COUNT_SENT, engine, None, Some(10_000));
         });
@@ -298,7 +299,7 @@ fn packets_see_whole_chains_only() {
     });
     capture.wait_seen(2 * COUNT_SENT);
     capture.stop_well().assert_all_recorded(2 * COUNT_SENT);
-    // The last one's exit shows the programs that the packet met.
+    // The exit of the last program shows the programs that the packet met.
     let notes = |bytes: &[u8]| bytes[NOTES..NOTES + usize::from(bytes[COUNT])].to_vec();
     let contents = Contents::read(&file);
     let mut met = std::collections::BTreeMap::<Vec<u8>, u64>::new();
@@ -359,15 +360,16 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
     }
     let place = lab.0.receiver();
     let fixed = ["capture", "-i", &place, "--tap", "tailcall", "-Q", "in"];
-    // The kernel's count limits the number of captures; each is refused or leaves the chain whole.
+    // The kernel's limit on jumps limits the number of captures. A capture is refused, or leaves the chain whole.
     let mut captures = Vec::new();
     for at in ["both", "exit", "exit"] {
-        // A refused capture ends at once, another one goes on as long as the limit allows.
+        // A refused capture ends at once, and an accepted one at its time limit.
         let refused = trawl(&[&fixed[..], &["--at", at, "--duration", "1ms"]].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        match refused.status.success() {
-            true => captures.push(Capture::start(&lab.0, &[&fixed[1..], &["--at", at]].concat())),
-            false => assert!(said.contains("jumps from program to program"), "{said}"),
+        if refused.status.success() {
+            captures.push(Capture::start(&lab.0, &[&fixed[1..], &["--at", at]].concat()));
+        } else {
+            assert!(said.contains("jumps from program to program"), "{said}");
         }
         assert_eq!(lab.run([PASS; 4]).0.len(), 8);
     }
@@ -385,8 +387,7 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
     lab.unload("--all");
 }
 
-/// Also without hooks, on kernels without other chains: a program whose exits cannot be rewritten still loads, and can
-/// be the last one.
+/// A program whose exits cannot be rewritten still loads without hooks, and can be the last one of a chain by jumps.
 #[test]
 fn program_without_rewritable_exits_goes_last() {
     let Some(lab) = Chained::open() else { return };

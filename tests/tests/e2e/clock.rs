@@ -18,7 +18,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Steps the clock; `None` if that is not permitted.
+    /// Steps the clock. Returns `None` if that is not permitted.
     pub fn by(step: Duration) -> Option<Self> {
         let before = Self { wall: since_1970(), steady: Instant::now() };
         set_clock(before.wall + step).then_some(before)
@@ -96,7 +96,7 @@ fn hardware_stamps_are_kept_apart_or_refused() {
     }
     let capture = Capture::start(&lab, &arguments);
     let before = since_1970().as_nanos() as u64;
-    // A live frame has no stamp; one from the sender's stack may have.
+    // A live frame has no hardware stamp, and one from the sender's stack may have one.
     lab.send(&[frames::silent(64)], 1);
     lab.send_long(&[frames::silent(64)]);
     let summary = capture.wait().summary_of_success();

@@ -1,17 +1,17 @@
-//! Completions as users see them: in a bash with a terminal, by the tab key.
+//! Completions by the tab key in a bash with a terminal, as users see them.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use trawl_tests::{Lab, args, binary, trawl};
 
-/// Returns each of these lines after the tab key.
+/// Returns each of these lines as completed by the tab key.
 fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let script = lab.file("trawl.bash");
     let registration = trawl(&["completions", "bash"]);
     std::fs::write(&script, registration.stdout).expect("a file");
     let directory = binary::path().parent().expect("a directory").display().to_string();
-    // Gives bash a terminal.
+    // `script` gives bash a terminal.
     let mut child = Command::new("timeout")
         .args(args!("60 script -qec 'bash --norc --noprofile -i' /dev/null"))
         .current_dir(lab.path(""))
@@ -25,7 +25,7 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let path = format!("PATH={directory}:$PATH; source {script}");
     writeln!(keys, "{path}; bind 'set enable-bracketed-paste off'").expect("bash reads");
     for line in lines {
-        // Adds `echo` around the line by cursor keys: the completed words are printed, not run.
+        // Cursor keys add `echo` before the line, so that the completed words are printed and not run.
         writeln!(keys, "{line}\t\u{1}echo \"==\u{5}==\"").expect("bash reads");
     }
     writeln!(keys, "exit").expect("bash reads");
@@ -64,9 +64,10 @@ fn bash_completes_names_of_this_machine() {
     ];
     let lines: Vec<&str> = cases.iter().map(|(line, _)| line.as_str()).collect();
     for ((line, wanted), got) in cases.iter().zip(completed(&lab, &lines)) {
-        match wanted.is_empty() {
-            true => assert!(name.starts_with(&got), "{line}: {got}"),
-            false => assert_eq!(got, *wanted, "{line}"),
+        if wanted.is_empty() {
+            assert!(name.starts_with(&got), "{line}: {got}");
+        } else {
+            assert_eq!(got, *wanted, "{line}");
         }
     }
 }

@@ -68,18 +68,18 @@ fn in_shell(name: &str) {
         return;
     };
     completes(&tmux, "trawl capture -i l", "trawl capture -i lo");
-    // Namespaces, then the interfaces in one.
+    // Namespaces are completed first, and then the interfaces in one.
     let (begun, rest) = namespace.split_at(namespace.len() - 1);
     let whole = format!("{begun}{rest}");
     completes(&tmux, &format!("trawl doctor -i {whole}:ve"), &format!("{whole}:veth0"));
     completes(&tmux, &format!("trawl guard list --netns {begun}"), &whole);
-    // The numbers of that guard's rules.
+    // The completions are the numbers of that guard's rules.
     let remove = format!("trawl guard remove --netns {whole} ");
     tmux.run(&["send-keys", "-l", &remove]);
     tmux.run(&["send-keys", "Tab"]);
     tmux.run(&["send-keys", "Tab"]);
     match name {
-        // Bash lists numbers alone, among the options.
+        // Bash lists the numbers without descriptions, among the options.
         "bash" => wait_until("the numbers are listed", || {
             let pane = tmux.run(&["capture-pane", "-p"]);
             let words: Vec<&str> = pane.split_whitespace().collect();

@@ -77,10 +77,10 @@ fn hook_records_each_verdict() {
 fn tc_records_direction_and_tc_verdicts() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    // Both ends in one capture: frames sent by one are received by the other.
+    // One capture includes both ends: the frames that one end sends are received by the other.
     let places = ["-i", &lab.sender(), "-i", &lab.receiver()];
     let capture = Capture::start(&lab, &[&places[..], &["--tap", "tc", "-c", "4", "-w", &file]].concat());
-    // A packet socket that bypasses the qdisc bypasses tc egress too: a datagram passes both.
+    // A packet socket that bypasses the qdisc bypasses tc egress, too, so a datagram is sent, which passes both.
     let socket = trawl_sys::netns::run_in(&lab.pair.a.namespace, || {
         std::net::UdpSocket::bind((lab.pair.a.ipv4, 0)).expect("a socket")
     });
@@ -96,7 +96,7 @@ fn tc_records_direction_and_tc_verdicts() {
     assert_ne!(of(&lab.sender(), "0x00000002"), 0, "{rows:?}");
     assert_ne!(of(&lab.receiver(), "0x00000001"), 0, "{rows:?}");
     for row in &rows {
-        // TC_ACT_UNSPEC: trawl makes no decision.
+        // The verdict is TC_ACT_UNSPEC, because trawl makes no decision.
         assert!(["-1", "18446744073709551615"].contains(&row[2].as_str()), "{row:?}");
     }
     capture_order(&file);
@@ -123,7 +123,7 @@ fn recorded_as_sent(lab: &Lab, tap: &Tap) {
         assert_eq!(packet.flags().map(|flags| flags & 3), Some(1));
     }
     assert_eq!(contents.packets.len(), sent.len());
-    // trawl's own reader agrees.
+    // trawl's own reader finds the same bytes.
     let mut reader =
         trawl_packet::read::CaptureReader::new(std::fs::File::open(&file).expect("the file")).expect("pcapng");
     for sent in &sent {
@@ -162,7 +162,7 @@ fn entry_and_exit_of_one_packet_share_their_id() {
         assert_eq!(interface.name(), format!("{} ({end})", lab.receiver()));
     }
     contents.assert_statistics_begin_first();
-    // Lines and JSON report the end too.
+    // Lines and JSON also report the interface of the packet's end.
     let shown = trawl_tests::trawl(&["read", "--jsonl", "-c", "1", "-i", &lab.receiver(), &file]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains(&format!("\"interface\":\"{}\"", lab.receiver())), "{shown}");
@@ -198,7 +198,7 @@ fn the_file_describes_machine_and_interface() {
     assert!(description.contains("xdp exit") && description.contains("native"), "{description}");
     assert!(description.contains("system clock"), "{description}");
     assert_eq!(interface.options.bytes(6), Some(&lab.pair.b.mac[..]));
-    // A veth's nominal speed: 10 Gbit/s.
+    // A veth has a nominal speed of 10 Gbit/s.
     assert_eq!(interface.options.u64(8), Some(10_000_000_000));
     assert_eq!(interface.options.bytes(9), Some(&[9][..]));
     assert!(interface.options.text(12).expect("operating system").contains(kernel.trim()));
@@ -228,7 +228,7 @@ fn statistics_of_each_interface_end_the_file() {
     let numbers: Vec<u32> = contents.statistics.iter().map(|one| one.interface).collect();
     assert_eq!(numbers, [0, 1]);
     let [receiver, sender] = contents.statistics.as_slice() else { panic!("{:?}", contents.statistics) };
-    // Received, dropped, accepted by the filter, delivered.
+    // The options' codes mean received, dropped, accepted by the filter, and delivered.
     let figures = |codes: [u16; 4], of: &trawl_tests::pcapng::Statistics| codes.map(|code| of.options.u64(code));
     assert_eq!(figures([4, 5, 6, 8], receiver), [Some(30), Some(0), Some(20), Some(20)]);
     assert_eq!(figures([4, 5, 6, 8], sender), [Some(0); 4]);
@@ -258,7 +258,7 @@ fn refused_filter_still_selects_packets() {
     assert_eq!(rows, vec![["17"]; 30]);
 }
 
-/// Guards the description by which a file names the tapped program.
+/// The description of the interface names the tapped program.
 #[test]
 fn file_names_the_attached_program() {
     let Some(lab) = Lab::open() else { return };

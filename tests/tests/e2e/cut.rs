@@ -18,7 +18,7 @@ fn harmed(lab: &Lab, arguments: &[&str], watched: &str, enough: u64, harm: impl 
         size_of(watched.as_ref()) > enough
     });
     harm();
-    // The damage is noticed with or without further packets.
+    // The capture notices the damage with or without further packets.
     wait_until("it is noticed", || capture.has_ended());
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
@@ -46,7 +46,7 @@ fn cut_file_of_each_format_holds_the_counted_packets() {
         for length in [100, 5000] {
             let arguments = [&["-w", &file][..], more].concat();
             let finished = harmed(&lab, &arguments, &file, 12_000, || cut(&file, length));
-            // A block that is written meanwhile moves the end once more.
+            // A block that is written at the same time may move the end again, so the reported length can differ.
             let reported = finished.stderr.contains("another process cut it to ");
             assert!(reported, "{name}: {}", finished.stderr);
             let summary = finished.summary();
@@ -103,7 +103,7 @@ fn cut_second_file_ends_the_capture() {
     assert_eq!(packets_in(&second) + lost, 110, "{summary:?}");
 }
 
-/// RLIMIT_FSIZE, for every file format.
+/// The file size limit of a process (RLIMIT_FSIZE) ends captures in every file format.
 #[test]
 fn file_size_limit_ends_a_capture_of_each_format() {
     let Some(lab) = Lab::open() else { return };
@@ -123,7 +123,7 @@ fn file_size_limit_ends_a_capture_of_each_format() {
         assert!(said.any(|line| line.is_ok_and(|line| line.contains("capturing on"))));
         let mut number = 0;
         wait_until("the file is full", || {
-            // All different, so that they stay long when compressed.
+            // All frames differ, so that they stay long when compressed.
             let noise: Vec<Vec<u8>> = (0..20).map(|step| noise(20 * number + step)).collect();
             number += 1;
             lab.send(&noise, 20);
@@ -131,8 +131,8 @@ fn file_size_limit_ends_a_capture_of_each_format() {
         });
         assert_eq!(child.wait().expect("a child").code(), Some(1), "{name}");
         let rest: Vec<String> = said.map_while(Result::ok).collect();
-        let told = rest.iter().any(|line| line.contains("File too large; it ends after"));
-        assert!(told, "{name}: {rest:?}");
+        let is_reported = rest.iter().any(|line| line.contains("File too large; it ends after"));
+        assert!(is_reported, "{name}: {rest:?}");
         let text = std::fs::read_to_string(&account).expect("the account is written");
         let account: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert!(account["lost"]["file_too_large"].as_u64() > Some(0), "{name}: {text}");

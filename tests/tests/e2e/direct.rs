@@ -1,4 +1,4 @@
-//! Files written past the page cache.
+//! Files that are written without the page cache.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -11,13 +11,13 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, run, size_of, tshark};
 use trawl_tests::{Capture, Lab, args, frames, skip, tools_or_skip, trawl, wait_until};
 
-/// Returns the bytes of a file in the page cache.
+/// Returns the number of a file's bytes in the page cache.
 fn cached(file: &str) -> Option<u64> {
-    let told = output("fincore", &["--bytes", "--noheadings", "--output", "RES", file]);
-    String::from_utf8_lossy(&told.stdout).trim().parse().ok()
+    let resident = output("fincore", &["--bytes", "--noheadings", "--output", "RES", file]);
+    String::from_utf8_lossy(&resident.stdout).trim().parse().ok()
 }
 
-/// Records enough numbered frames for some segments of the ring.
+/// Records enough numbered frames to fill some segments of the ring.
 fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, String)> {
     const PACKETS: u64 = 60_000;
     let lab = Lab::open()?;
@@ -34,7 +34,7 @@ fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, Stri
         PACKETS
     };
     capture.wait_recorded(count);
-    // A few more that arrive slowly: they are in the file at once.
+    // Frames that arrive slowly are in the file at once.
     let before = size_of(file.as_ref());
     lab.send(&frame, 3);
     wait_until("slow packets are written", || size_of(file.as_ref()) > before);
@@ -81,7 +81,7 @@ fn page_cache_stays_unchanged() {
     let Some((_lab, file)) = record("direct", ("TRAWL_WITHOUT", ""), false) else {
         return;
     };
-    // The file was just read: drop it from the cache, and record again.
+    // The file has just been read into the cache, so another one is recorded.
     drop(file);
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
@@ -128,13 +128,13 @@ fn ends_whole_when_cut(io: &str) {
     let rows = tshark(&file, &["frame.len"]);
     assert!(rows.len() > 1_000, "{}", rows.len());
     assert_eq!(Contents::read(&file).packets.len(), rows.len());
-    // Its previous contents count as lost.
+    // The previous contents of the file count as lost.
     let summary = finished.summary();
     assert_eq!(summary.recorded, rows.len() as u64, "{summary:#?}");
     assert!(summary.lost_by("file_cut") > 10_000, "{summary:#?}");
 }
 
-/// Killed at any moment, without a process left to trim the file.
+/// The file is whole if all processes are killed at any moment, so that none is left to trim the file.
 #[test]
 fn file_is_whole_after_all_processes_are_killed() {
     let _heavy = heavy();
@@ -146,20 +146,23 @@ fn file_is_whole_after_all_processes_are_killed() {
         let capture = Capture::start(&lab, &arguments);
         let frame = [frames::patterned(1400)];
         std::thread::scope(|scope| {
-            scope.spawn(|| match two_cpus {
-                true => lab.send_from_two_cpus(&frame, 20_000),
-                false => send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None),
+            scope.spawn(|| {
+                if two_cpus {
+                    lab.send_from_two_cpus(&frame, 20_000);
+                } else {
+                    send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None);
+                }
             });
             wait_until("some is written", || size_of(file.as_ref()) > round * 1_000_000);
             capture.kill_all();
         });
-        // Strict about the last block too.
+        // The reader also rejects an incomplete last block.
         let packets = Contents::read(&file).packets.len() as u64;
         assert!(packets > round * 600, "{packets}");
     }
 }
 
-/// A small file system on a block device whose memory can be sealed, which then gives errors.
+/// A small file system on a block device in memory. Once the memory is sealed, the device reports errors.
 struct Small {
     memory: std::os::fd::OwnedFd,
     undo: Vec<(&'static str, Vec<String>)>,
@@ -249,7 +252,7 @@ fn full_disk_ends_a_file_after_a_whole_packet() {
     }
 }
 
-/// An I/O error. The page cache would still accept data that such a disk does not.
+/// An I/O error ends the file after a whole packet. The page cache would still accept data that the disk cannot write.
 #[test]
 fn broken_disk_ends_a_file_after_a_whole_packet() {
     if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
@@ -297,7 +300,7 @@ fn disk_failure_behind_the_cache_is_noticed_at_the_end() {
         assert!(lost > 0, "{name}: {summary:#?}");
         assert_eq!(summary.recorded + lost, PACKETS, "{name}");
         let file = format!("{at}/{name}");
-        // An empty file of a series is not left behind.
+        // An empty file of a series is removed.
         let left = Path::new(&file).exists().then(|| {
             forget(&file);
             packets_in(&file)
@@ -306,7 +309,7 @@ fn disk_failure_behind_the_cache_is_noticed_at_the_end() {
     }
 }
 
-/// A file system that refuses direct writes.
+/// The capture reports a file system that refuses direct writes.
 #[test]
 fn file_system_without_direct_writes_is_reported() {
     let Some(lab) = Lab::open() else { return };
@@ -341,8 +344,8 @@ fn file_system_without_direct_writes_is_reported() {
         capture.wait_recorded(10);
         let finished = capture.stop();
         let said = &finished.stderr;
-        let told = words.map_or(!said.contains("page cache"), |words| said.contains(words));
-        assert!(told, "{name}: {said}");
+        let is_right = words.map_or(!said.contains("page cache"), |words| said.contains(words));
+        assert!(is_right, "{name}: {said}");
         finished.summary_of_success().assert_all_recorded(10);
     }
 }

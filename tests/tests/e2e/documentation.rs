@@ -209,12 +209,9 @@ fn run(document: &str, part: usize, parts: usize) {
         }
         let (left_out, run): (Vec<String>, Vec<String>) =
             block.commands.into_iter().partition(|line| NOT_RUN.iter().any(|(words, _)| line.contains(words)));
-        // Other lines may come from the commands that are left out.
+        // The output is compared only if all commands of the block run, because any of them may print a line.
         let is_compared = |line: &String| !NOT_COMPARED.iter().any(|(words, _)| line.contains(words));
-        let expected = match left_out.is_empty() && run.iter().all(is_compared) {
-            true => block.output,
-            false => Vec::new(),
-        };
+        let expected = if left_out.is_empty() && run.iter().all(is_compared) { block.output } else { Vec::new() };
         for line in left_out {
             let reason = NOT_RUN.iter().find(|(words, _)| line.contains(words));
             skip(&format!("{line}: {}", reason.map_or("", |(_, why)| why)));
@@ -245,25 +242,25 @@ fn run_block(name: &str, lines: &[String], expected: &[String]) -> String {
     pipe.write_all(commands.as_bytes()).expect("the commands");
     drop(pipe);
     let output = shell.wait_with_output().expect("the shell ends");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let Some((failed, printed)) = told.split_once("OUTPUT\n") else {
-        return told + &String::from_utf8_lossy(&output.stderr);
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let Some((failed, printed)) = report.split_once("OUTPUT\n") else {
+        return report + &String::from_utf8_lossy(&output.stderr);
     };
     let shapes: Vec<Vec<String>> = printed.lines().map(shape).collect();
     let is_missing = |line: &&String| !shapes.contains(&shape(line)) && !is_changing(line);
     let missing: Vec<&String> = expected.iter().filter(is_missing).collect();
-    match missing.is_empty() {
-        true => failed.to_owned(),
-        false => format!("{failed}{name}: not printed: {missing:#?}, but:\n{printed}"),
+    if missing.is_empty() {
+        return failed.to_owned();
     }
+    format!("{failed}{name}: not printed: {missing:#?}, but:\n{printed}")
 }
 
-/// Returns whether a line of the documentation depends on more than its command.
+/// Returns true if a line of the documentation depends on more than its command.
 fn is_changing(line: &str) -> bool {
     CHANGING.iter().any(|(words, _)| line.contains(words))
 }
 
-/// The comparison finds a sample that trawl no longer prints.
+/// The comparison finds a sample that differs from trawl's output by its words.
 #[test]
 fn samples_differ_by_words_and_not_by_figures() {
     assert_eq!(shape("id=0x0001, seq=1/256"), shape("id=0x74eb, seq=41/10496"));

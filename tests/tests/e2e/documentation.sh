@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the commands of one block of the documentation, each on a line of standard input, in a network with the
-# documentation's interfaces: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl lab up`.
-# Prints a line `FAILED status command` with the output of each command that fails, and at the end, after a line `OUTPUT`, the
-# output of all commands.
-# Called in mount and network namespaces of its own, in a directory with the files that the commands name.
+# documentation's interfaces: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl
+# lab up`. Prints a line `FAILED status command` with the output of each command that fails, and at the end, after a
+# line `OUTPUT`, the output of all commands. Called in mount and network namespaces of its own, in a directory with the
+# files that the commands name.
 set -u
 mount -t bpf -o mode=0700 bpf /sys/fs/bpf
 mkdir -p /run/netns /run/trawl
@@ -35,17 +35,17 @@ for side in 1:left 2:right; do
     ip -n "${side#*:}" addr add "10.9.0.${side%:*}/24" dev eth0
     ip -n "${side#*:}" link set eth0 up
 done
-# The servers of the guide's balancer, 10.0.0.5 and 10.0.0.6.
+# The route leads to the servers of the guide's balancer, 10.0.0.5 and 10.0.0.6.
 ip route add 10.0.0.0/24 via 10.1.0.2
 sysctl -q -w net.ipv4.ip_forward=1
 trawl lab up >/dev/null
 
-# Traffic on each of them, as long as the block runs.
+# Each interface has traffic as long as the block runs.
 for to in 1 2 3; do
     ping -q -i 0.2 "10.$to.0.2" >/dev/null 2>&1 &
 done
 ip netns exec trawl-lab-a ping -q -i 0.2 10.77.0.2 >/dev/null 2>&1 &
-# A listener for `trawl gen tcp-conn`.
+# `trawl gen tcp-conn` needs a listener.
 ip netns exec trawl-lab-b perl -MIO::Socket::INET -e '
     $SIG{CHLD} = "IGNORE";
     my $listener = IO::Socket::INET->new(LocalPort => 8080, Listen => 100, ReuseAddr => 1) or die;
@@ -76,7 +76,7 @@ variants() {
     attempt "$1"
 }
 
-# Endless commands are interrupted after three seconds. Others end by themselves, on a busy machine later.
+# Endless commands are interrupted after three seconds. Others end on their own, which takes longer on a busy machine.
 attempt() {
     local seconds=3
     [[ $1 != *" load "* && $1 != *" -c "* && $1 != *"--duration "* && $1 == *trawl* ]] || seconds=60
@@ -90,7 +90,7 @@ number=0
 while IFS= read -r line; do
     number=$((number + 1))
     if [[ $line == *'&' ]]; then
-        # On a busy machine the other commands take longer; the end of the block ends this one.
+        # On a busy machine the other commands take longer, so this one runs until the end of the block.
         line=$(sed -E 's/--duration [0-9]+s/--duration 600s/' <<<"${line%&}")
         timeout --kill-after 60 --signal INT 600 bash -c "$line" >"output.$number" 2>&1 &
         background+=($!)
@@ -104,7 +104,7 @@ while IFS= read -r line; do
     }
     mv output "output.$number"
 done
-# Commands in the background still have to print their figures.
+# Commands in the background print their figures only at their end.
 for process in "${background[@]}"; do
     kill -TERM "$process" 2>/dev/null
     wait "$process"

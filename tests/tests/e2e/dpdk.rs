@@ -27,7 +27,7 @@ impl Application {
         Capture::start(&self.lab, &all)
     }
 
-    /// Captures a number of packets; the capture ends successfully.
+    /// Captures some packets, and checks that the capture ends successfully.
     fn capture_some(&self, file: &str) -> String {
         let capture = self.capture(&["-i", "dpdk:0", "-Q", "in", "-c", "50", "-w", file]);
         let finished = capture.wait();
@@ -40,7 +40,8 @@ impl Application {
         let said = fs::File::create(log).expect("a file");
         let dumpcap = Command::new("dpdk-dumpcap")
             .args(["--file-prefix", &self.prefix, "-i", "0", "-w", file])
-            // Without it, dpdk-dumpcap drops every packet of testpmd, which has other kinds of pools loaded.
+            // Without this library, dpdk-dumpcap drops every packet of testpmd, which has loaded more kinds of pools,
+            // so that the numbers of the kinds differ.
             .env("LD_PRELOAD", "librte_mempool_dpaa.so.23")
             .stdout(said.try_clone().expect("the file again"))
             .stderr(said)
@@ -142,7 +143,7 @@ fn dpdk_filters_and_cuts_in_the_application() {
     let capture = application.capture(&arguments);
     application.lab.send(&numbered(), FRAMES);
     capture.wait_recorded(100);
-    // The last packet sent is rejected: it has been filtered once a later one that matches has arrived.
+    // The last packet is rejected. Once a later packet that matches has arrived, it has been filtered.
     application.lab.send(&[frames::numbered(7, 60)], 1);
     capture.wait_recorded(101);
     let summary = capture.stop_well();
@@ -209,7 +210,7 @@ fn dpdk_either_side_may_be_killed() {
     assert!(finished.stderr.contains("removed from port 0"), "{}", finished.stderr);
     assert_eq!(application.owners(), 0);
 
-    // Both at once: the next capture finds the leftovers.
+    // After both are killed at once, the next capture finds the leftovers.
     let capture = application.capture(&flood);
     let helper = helper_of(&capture);
     capture.freeze();
@@ -221,7 +222,7 @@ fn dpdk_either_side_may_be_killed() {
     assert_eq!(application.owners(), 0);
     assert!(application.is_alive());
 
-    // The application: copied packets are recorded, and the reason for the end is reported.
+    // After the application is killed, copied packets are recorded, and the reason for the end is reported.
     let capture = application.capture(&flood);
     capture.wait_recorded(1);
     application.kill();
@@ -234,7 +235,8 @@ fn dpdk_either_side_may_be_killed() {
 /// A killed dpdk-dumpcap leaves its callbacks of both directions; all of them are removed before its memory is freed.
 #[test]
 fn dpdk_clears_leftovers_of_a_killed_dumpcap() {
-    // Without traffic: killed amid a packet, dpdk-dumpcap may leave the application's rings locked for good.
+    // No traffic is sent, because a dpdk-dumpcap that is killed while it handles a packet may leave the application's
+    // rings locked forever.
     let Some(mut application) = Application::on_veths() else {
         return;
     };
@@ -257,14 +259,14 @@ fn dpdk_clears_leftovers_of_a_killed_dumpcap() {
     assert!(application.is_alive());
 }
 
-/// Stamps stay within 1 ms of the kernel's clock. Before 23.11, DPDK's own run 1.5 ms a second away from it.
+/// Stamps stay within 1 ms of the kernel's clock. The stamps of DPDK before 23.11 drift from it by 1.5 ms per second.
 #[test]
 #[ignore = "make test-long runs it"]
 fn dpdk_times_follow_the_kernels_clock() {
     const ROUNDS: u32 = 12;
     const IN_A_ROUND: u64 = 20;
     const SECOND: u64 = 1_000_000_000;
-    const MOST: u64 = 1_000_000;
+    const TOLERANCE: u64 = 1_000_000;
     let Some(application) = Application::on_veths() else {
         return;
     };
@@ -284,10 +286,10 @@ fn dpdk_times_follow_the_kernels_clock() {
     let mut late = Vec::new();
     for (packets, (began, ended)) in firsts.zip(rounds) {
         let first = packets[0].time;
-        assert!(first + MOST >= began, "{first} is before {began}");
+        assert!(first + TOLERANCE >= began, "{first} is before {began}");
         late.push(first.saturating_sub(ended));
     }
-    // testpmd may wait for a CPU: not in each of the last rounds.
+    // testpmd may wait for a CPU in some of the last rounds, but not in all of them.
     let least = late.iter().skip(late.len() / 2).min();
-    assert!(least.is_some_and(|least| *least <= MOST), "{late:?}");
+    assert!(least.is_some_and(|least| *least <= TOLERANCE), "{late:?}");
 }

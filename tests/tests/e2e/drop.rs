@@ -60,7 +60,7 @@ fn looped_broadcast_begins_at_its_ip_header() {
     let contents = dropped_at(&lab, a, &["icmp"], 1, || {
         let ping = ["ping", "-q", "-b", "-c", "1", "-W", "1", &address];
         let command = [&["netns", "exec", &a.name][..], &ping].concat();
-        // Hosts answer no broadcasts.
+        // The ping fails, because hosts answer no broadcasts.
         Command::new("ip").args(command).output().expect("ip");
     });
     let packet = &contents.packets[0];

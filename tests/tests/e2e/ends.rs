@@ -48,7 +48,7 @@ fn a_termination() {
 
 #[test]
 fn a_hang_up() {
-    // As after nohup: trawl, like all child processes, then goes on.
+    // Under nohup, trawl inherits that hang-ups are ignored, and continues.
     if is_ignored(Signal::HUP) {
         eprintln!("SKIPPED: hang-ups are ignored where these tests were started");
         return;
@@ -56,7 +56,7 @@ fn a_hang_up() {
     ends_well_by(Signal::HUP);
 }
 
-/// Returns whether this process, and so its children, ignores a signal.
+/// Returns true if this process, and therefore its children, ignores a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let mask = status
@@ -238,7 +238,7 @@ fn terminal_shows_a_live_line() {
         trawl_tests::binary::path().display(),
         lab.receiver()
     );
-    // Gives the command a terminal.
+    // `script` gives the command a terminal.
     let mut script = Command::new("script");
     script.args(["-qec", &command, "/dev/null"]);
     let output = script.stdin(Stdio::null()).output().expect("script runs");

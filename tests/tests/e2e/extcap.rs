@@ -17,7 +17,7 @@ impl Drop for Capturing {
     }
 }
 
-/// Returns a folder of tshark's by its heading.
+/// Returns one of tshark's folders by its heading.
 fn folder(name: &str) -> Option<String> {
     let folders = Command::new("tshark").args(["-G", "folders"]).output();
     let folders = String::from_utf8_lossy(&folders.ok()?.stdout).into_owned();
@@ -34,7 +34,7 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
     let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
     let installed = trawl(&args!("extcap install --dir {extcap} --profiles {profiles}"));
     assert!(installed.status.success(), "{installed:?}");
-    // As root, tshark reads the machine's folder only: the lab's is mounted over it.
+    // As root, tshark reads only the machine's folder, so the lab's folder is mounted over it.
     let shared = folder("Extcap path:").expect("tshark names it");
     let mut command = Command::new("unshare");
     command
@@ -154,7 +154,7 @@ fn options_have_types_known_to_the_wireshark_version() {
     assert!(types(&["--extcap-version", "4.4.1"]).contains(&"editselector".to_owned()));
 }
 
-/// Wireshark cannot quote braces: a name with them would add fields to the list.
+/// Wireshark's lists cannot quote braces, so a name with braces would add fields to the list.
 #[test]
 fn names_with_braces_are_not_listed() {
     let Some(lab) = Lab::open() else { return };
@@ -187,7 +187,7 @@ fn filters_are_checked_and_options_offered() {
     for tap in taps {
         let name = tap["name"].as_str().expect("a name");
         let offered = config.contains(&format!("{{arg=0}}{{value={name}}}"));
-        // A name may stand for two taps.
+        // Two taps may have the same name.
         let mut ways = taps.iter().filter(|one| one["name"] == name);
         let is_there = ways.any(|one| one["available"] == true);
         assert!(!offered || is_there, "{name} in {config}");
@@ -309,7 +309,7 @@ fn toolbar_changes_the_filter_of_a_running_capture() {
         let path = lab.file(name);
         let made = Command::new("mkfifo").arg(&path).status();
         assert!(made.expect("mkfifo runs").success());
-        // Opened for reading and writing, so that neither end waits for the other.
+        // The pipe is opened for reading and writing, so that neither end waits for the other.
         let file = File::options().read(true).write(true).open(&path);
         (path, file.expect("a pipe"))
     };

@@ -45,7 +45,7 @@ fn libpcap_is_loaded_only_for_filters() {
     }
 }
 
-/// --libpcap also selects the library for filters, for a newer grammar.
+/// --libpcap also selects the library that compiles filters, which may have a newer grammar.
 #[test]
 fn chosen_libpcap_brings_its_grammar() {
     let Some(lab) = Lab::open() else { return };
@@ -82,7 +82,7 @@ fn chosen_libpcap_brings_its_grammar() {
     }
 }
 
-/// tcpdump is the reference.
+/// Filters with negative offsets select the same packets as tcpdump.
 #[test]
 fn negative_offsets_match_as_in_tcpdump() {
     let Some(lab) = Lab::open() else { return };

@@ -57,7 +57,7 @@ const WAY: [&str; 12] = [
     "dropped",
 ];
 
-/// Returns whether the kernel has this step; older ones lack some.
+/// Returns true if the kernel has this step. Older kernels lack some.
 fn is_there(step: &str) -> bool {
     match step {
         "output" | "postrouting" | "prerouting" | "routed" | "input" => kernel_is_at_least(6, 4),
@@ -160,14 +160,14 @@ fn healthy_traffic_has_neither_drops_nor_gaps() {
     let strange = |way: &&Value| !["delivered", "consumed", "joined"].contains(&way["end"].as_str().expect("an end"));
     let strange: Vec<_> = ways.iter().filter(strange).collect();
     assert!(strange.is_empty(), "{} {:#?} {}", strange.len(), strange[0], done.stderr);
-    // An exchange has at least ten segments; datagrams and echoes have an answer.
+    // Each round has a TCP exchange of at least ten segments, a datagram and an echo, both of which are answered.
     let least = 14 * amount(300) as usize;
     assert!(ways.len() >= least, "{} {}", ways.len(), done.stderr);
 }
 
-/// Packets that wait in a queue are followed by the softirq that sends them, whichever program it interrupts: all but
-/// one in a thousand. Some kernels run no programs at tracepoints while a process of the machine's provider is
-/// interrupted.
+/// Packets that wait in a queue are followed when a softirq sends them, whichever program it interrupts. One packet in
+/// a thousand may be missed, because some kernels run no programs at tracepoints while a process of the machine's
+/// provider is interrupted.
 #[test]
 fn delayed_packets_are_followed_to_their_end() {
     let Some(lab) = Lab::open() else { return };
@@ -211,7 +211,7 @@ fn send_one(lab: &Lab) {
     sender.expect("a namespace").send_to(b"x", (b.ipv4, 7000)).expect("it is sent");
 }
 
-/// A program whose hook runs others when it is done has no hook for its entry.
+/// A program with only an exit hook, which runs other programs at its end, has no hook at its entry.
 #[test]
 fn packet_ends_at_the_exit_of_a_program_with_one_hook() {
     let Some(lab) = Lab::open() else { return };
@@ -249,7 +249,7 @@ fn packet_that_a_hidden_program_drops_ends_there() {
     }
 }
 
-/// `--within` adds to the namespace in which packets are first seen.
+/// `--within` adds namespaces to the one in which packets are first seen.
 #[test]
 fn other_namespaces_leave_the_first_one_its_steps() {
     let Some(lab) = Lab::open() else { return };
@@ -268,7 +268,7 @@ fn packet_is_followed_into_another_namespace() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     if is_there("input") {
-        // Connection tracking has the last priority but one at the input of IPv6.
+        // The rule must follow connection tracking, which has the second-last priority at the input of IPv6.
         let inside = |words: &[&str]| run("ip", &[&["netns", "exec", &b.name, "nft"], words].concat());
         inside(&["add table inet t"]);
         inside(&["add chain inet t i { type filter hook input priority 0; }"]);
@@ -313,7 +313,7 @@ fn reused_buffers_make_no_false_link() {
     let arguments = args!("follow --json -c {count} -i {receiver} --within {} 'udp dst port 53'", within(&lab));
     let follow = Running::start(&arguments, "following packets on");
     let frames: Vec<Vec<u8>> = (0..count).map(|id| udp(&lab, 53, id)).collect();
-    // Little of the memory is in use before the next packets come: all are followed.
+    // The next packets are sent once little of the memory is in use, so that all are followed.
     let mut sent = 0;
     for some in frames.chunks(500) {
         let number = some.len() as u64;
@@ -325,7 +325,7 @@ fn reused_buffers_make_no_false_link() {
     let ways = ways(&done.stdout);
     assert_eq!(ways.len(), usize::from(count));
     for way in &ways {
-        // The packets do not change on their path: another text would be another packet's step.
+        // The packets do not change on their path, so a different text would belong to another packet's step.
         let all = way["steps"].as_array().expect("steps");
         assert!(all.iter().all(|step| step["packet"].is_null()), "{way}");
         let expected: Vec<&str> = WAY.into_iter().filter(|step| is_there(step)).collect();
@@ -338,7 +338,7 @@ fn reused_buffers_make_no_false_link() {
     assert_eq!(first.len(), usize::from(count), "each packet once");
 }
 
-/// From an XDP program in native mode through receive offload, tc and netfilter to the socket.
+/// A packet is followed from an XDP program in native mode through receive offload, tc and netfilter to the socket.
 #[test]
 fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     let Some(lab) = Lab::open() else { return };
@@ -377,7 +377,7 @@ fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     }
 }
 
-/// Receive offload of a TCP stream: each segment is reported as a part of the packet with its position in the stream.
+/// Each segment that receive offload joins is reported as a part of the packet, with its position in the TCP stream.
 #[test]
 fn segments_are_joined_to_their_packet() {
     let Some(lab) = Lab::open() else { return };
@@ -416,7 +416,7 @@ fn segments_are_joined_to_their_packet() {
         let into = ways
             .iter()
             .find(|other| other["packet_id"] == way["joined_into"])
-            .unwrap_or_else(|| panic!("nothing that {way} is part of"));
+            .unwrap_or_else(|| panic!("{way} is part of no packet"));
         let segments = into["steps"].as_array().expect("steps").iter();
         let segments = segments.filter_map(|step| step["segments"].as_u64()).max();
         let (first, (from, to)) = (range(into), range(way));

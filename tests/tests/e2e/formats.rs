@@ -147,7 +147,7 @@ fn mixed_link_types_are_refused_in_the_old_format() {
     assert!(!lab.path("file.pcap").exists());
 }
 
-/// Packets are numbered as in Wireshark, which counts custom blocks and journal entries too.
+/// Packets have the same numbers as in Wireshark, which also counts custom blocks and journal entries.
 #[test]
 fn packets_have_wiresharks_numbers() {
     let Some(lab) = Lab::open() else { return };

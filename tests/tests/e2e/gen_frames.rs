@@ -7,7 +7,7 @@ use trawl_tests::{Capture, Lab, args};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
-/// Every kind of frame with checksums that tshark validates, each with varying fields.
+/// All kinds of frames with checksums that tshark validates, each with varying fields.
 const WITH_CHECKSUMS: [&str; 19] = [
     "udp",
     "udp --src-port 1000-1009 --dst-port random",

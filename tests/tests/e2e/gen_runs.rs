@@ -56,9 +56,9 @@ fn a_rate_beyond_reach_does_not_prolong_a_run() {
         assert!(sent > 0 && sent < 150_000_000, "{engine}: {summary}");
         wait_received(&lab, before, sent);
         let sender = lab.sender();
-        let told = trawl(&[&["gen", "udp", "-i", &sender, "--duration", "100ms"], &fixed[..]].concat());
-        let said = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(told.status.success() && said.contains("rate not reached"), "{engine}: {said}");
+        let done = trawl(&[&["gen", "udp", "-i", &sender, "--duration", "100ms"], &fixed[..]].concat());
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success() && said.contains("rate not reached"), "{engine}: {said}");
     }
 }
 
@@ -95,7 +95,7 @@ fn auto_prepares_a_veth_for_xdp_frames_and_restores_it() {
     nothing_attached(&lab.pair.b);
 }
 
-/// A bridge sends no XDP frames, and the kernel does not report that: the frames must arrive by another engine.
+/// A bridge sends no XDP frames, and the kernel does not report that, so the frames must be sent by another engine.
 #[test]
 fn frames_out_of_a_bridge_arrive_by_an_engine_that_it_has() {
     let Some(lab) = Lab::open() else { return };
@@ -181,7 +181,8 @@ fn template_is_sent_and_its_mistakes_are_located() {
     let output = trawl(&["gen", "template", &file, "-i", &sender, "--json"]);
     let said = String::from_utf8_lossy(&output.stderr);
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    // A busy machine does not keep the rate: frames that are due too late are left out, and it says how many it sent.
+    // A busy machine does not keep the rate. The generator leaves out frames that are too late, and reports the number
+    // of frames that it sent.
     let frames = summary["frames"].as_u64().expect("a number");
     assert!((1..=600).contains(&frames), "{said}");
     wait_received(&lab, before, frames);
@@ -202,7 +203,8 @@ fn interface_with_a_default_route_is_flooded_only_with_consent() {
     generate(&lab, "udp", &["--count", "5", "--yes"]);
 }
 
-/// Next hops, halves of all addresses, bridge ports and macvlan parents.
+/// Consent is required for default routes by next hops and by halves of all addresses, bridge ports and macvlan
+/// parents.
 #[test]
 fn interfaces_below_a_default_route_are_not_flooded() {
     let Some(lab) = Lab::open() else { return };
@@ -259,7 +261,7 @@ fn endless(lab: &Lab, engine: &str) -> Child {
     child
 }
 
-/// A killed run restores nothing itself: its programs are attached only as long as the process lives.
+/// A killed run can restore nothing, so its programs are attached only as long as the process lives.
 #[test]
 fn killed_run_leaves_no_program() {
     let options = PairOptions { gro: false, ..PairOptions::default() };

@@ -1,4 +1,4 @@
-//! The habits of iproute2 that commands take, and names of earlier versions.
+//! The forms of iproute2 that commands accept, and the names of earlier versions.
 
 use trawl_tests::Lab;
 use trawl_tests::xdp::{CleanUp, fails, succeeds};

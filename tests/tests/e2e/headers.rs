@@ -120,7 +120,7 @@ fn smaller_of_headers_and_snap_length_wins() {
     }
 }
 
-/// Both ends of a program, and drops of the stack, whose taps read memory.
+/// Records of both ends of a program and of drops of the stack, whose taps read memory, are cut, too.
 #[test]
 fn ends_and_drops_are_cut() {
     let Some(lab) = lab() else { return };

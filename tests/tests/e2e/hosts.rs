@@ -94,7 +94,7 @@ impl Setup {
         Some(setup)
     }
 
-    /// Returns a command in one of the namespaces.
+    /// Returns a command that runs in one of the namespaces.
     fn at(&self, node: &str, program: &str) -> Command {
         let mut command = Command::new("ip");
         let namespace = format!("trawl-{}-{node}", self.lab);
@@ -155,7 +155,7 @@ fn traffic_between_hosts_is_counted_at_the_receiver() {
         assert_eq!(run["recorded"], run["sent"], "{run}");
     }
     assert!(experiment["failures"].to_string().contains("not run on other hosts"), "{experiment}");
-    // The binary was copied to both, and no capture is left.
+    // The binary was copied to both hosts, and no capture is left.
     for role in ["sender", "receiver"] {
         let names: Vec<String> = std::fs::read_dir(at(role))
             .expect("it is there")
@@ -189,7 +189,7 @@ fn capture_by_ssh(setup: &Setup, directory: &Directory, words: &[&str]) -> Child
         .expect("trawl starts")
 }
 
-/// Waits until both hosts have reported that they capture; returns the later output.
+/// Waits until both hosts have reported that they capture. Returns a thread that reads the further output.
 fn ready(child: &mut Child) -> std::thread::JoinHandle<String> {
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
     let mut said = String::new();
@@ -255,7 +255,7 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     let status = child.wait().expect("it ends");
     let said = said.join().expect("text");
     assert_eq!(status.code(), Some(0), "{said}");
-    // Requests and replies, at both ends.
+    // Both ends record requests and replies.
     let summary: Value = serde_json::from_slice(&std::fs::read(&account).expect("it is there")).expect("JSON");
     assert_eq!(summary["recorded"], 200, "{summary}");
     assert_eq!(summary["unknown_hosts"], 0, "{summary}");
@@ -263,7 +263,7 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     assert_eq!(hosts.len(), 2, "{summary}");
     for (host, name) in hosts.iter().zip(["10.77.1.2", "10.77.2.2"]) {
         assert_eq!((&host["host"], &host["recorded"]), (&name.into(), &100.into()), "{summary}");
-        // They share a clock, and the answer gives its error bound.
+        // Both hosts have the same clock, and the measured offset is within its error bound.
         let clock = &host["clock"];
         let offset = clock["offset_ns"].as_i64().expect("it was asked").unsigned_abs();
         assert!(offset <= clock["error_ns"].as_u64().expect("a bound"), "{summary}");
@@ -307,7 +307,7 @@ fn hosts_stop_when_the_requesting_host_is_gone() {
     });
 }
 
-/// Some interfaces are of one host alone, and a later capture finds the copied trawl.
+/// Hosts may have different interfaces, and a later capture finds the copied trawl.
 #[test]
 fn hosts_have_interfaces_of_their_own() {
     if !helper_or_skip("trawl-fleet", "make build-fleet") {
@@ -340,7 +340,7 @@ fn hosts_have_interfaces_of_their_own() {
     interrupt(&child);
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
-    // The hosts store their own packets, with the program for it that was copied, too.
+    // The hosts store their own packets by trawl-fleet, which was copied to them, too.
     let at = |name: &str| directory.0.join(name).to_str().expect("UTF-8").to_owned();
     let (store, spool) = (format!("file://{}", at("store")), at("spool"));
     let words = args!("-i data --tap tc --store {store} --spool {spool} icmp");

@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, LineLab, args, skip};
 use trawl_lab::LineOptions;
 use trawl_lab::sender::Engine;
 
-/// Returns whether programs can read the kernel's packet structures, as since 6.2.
+/// Returns true if programs can read the kernel's packet structures, which needs Linux 6.2.
 fn can_link() -> bool {
     let can = probe::kernel_is_at_least(6, 2);
     if !can {
@@ -110,7 +110,7 @@ fn keeps_its_identifier(taps: &[&str]) {
     assert_eq!(sharing(&Contents::read(&file)), 500);
 }
 
-/// The same bytes repeatedly, in memory that is reused at once: each is a packet of its own.
+/// Packets with the same bytes, in memory that is reused at once, have different identifiers.
 #[test]
 fn equal_bytes_are_different_packets() {
     if !can_link() {

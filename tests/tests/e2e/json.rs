@@ -50,7 +50,7 @@ pub fn holds(heading: &str, text: &[u8]) {
     let mut found = BTreeSet::new();
     keys(&document, "", &mut found);
     let known = documented(heading);
-    // A key without subkeys on the page describes everything below it.
+    // A key for which the page lists no subkeys describes all keys below it.
     let is_below = |key: &str, one: &str| key.strip_prefix(one).is_some_and(|rest| rest.starts_with(['.', '[']));
     let describes_all = |one: &String| !known.iter().any(|other| is_below(other, one));
     let is_known =
@@ -126,7 +126,7 @@ fn balancer(to: &str, netns: &str) {
     inside(changes, &["backend", "add", vip, "10.77.0.1"]);
     inside("balance vip list", &["vip", "list"]);
     inside("balance stats", &["stats"]);
-    // Exit status 1: the backend does not answer.
+    // The exit status is 1, because the backend does not answer.
     let checked = trawl(&["balance", "check", "--netns", netns, "--json"]);
     holds("balance check", &checked.stdout);
     prints("balance unload", &["balance", "unload", to, "--json"]);
@@ -139,7 +139,7 @@ fn confirmed(to: &str) {
     prints("xdp unload", &["xdp", "unload", to, "--json"]);
 }
 
-/// Commands on files and stores, for a recording of a few packets.
+/// Commands on files and stores are compared with the page, for a recording of a few packets.
 #[test]
 fn documents_of_files_have_the_keys_of_the_page() {
     let Some(lab) = Lab::open() else { return };
@@ -175,7 +175,7 @@ fn errors_are_json_documents() {
     }
 }
 
-/// All notices of commands with --json.
+/// All notices of commands with --json are JSON documents.
 #[test]
 fn notices_are_json_documents() {
     let Some(lab) = Lab::open() else { return };
@@ -220,7 +220,7 @@ fn notices_are_json_documents() {
     succeeds(&["guard", "remove", "--netns", netns, "--all"]);
 }
 
-/// Lines of other processes would get into it otherwise.
+/// A line in several writes could be interrupted by lines of other processes.
 #[test]
 fn line_on_standard_error_is_one_write() {
     for form in ["--json", "--count"] {

@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, args, trawl, wait_until};
 const BLOCKED: u16 = 53;
 const OPEN: u16 = 54;
 
-/// Another tool's firewall on the receiving end: UDP to port 53 is dropped.
+/// A firewall on the receiving end that another tool has loaded, and that drops UDP to port 53.
 struct Firewall<'l> {
     lab: &'l Lab,
     file: String,
@@ -85,12 +85,12 @@ fn advice_keeps_a_firewall_closed() {
     let (place, before) = (lab.receiver(), firewall.id());
     let maps = ["ports", ".bss", ".rodata"].map(|name| firewall.map(name));
 
-    // The advice of a capture.
+    // A capture gives this advice.
     let refused = trawl(&["capture", "-i", &place, "--tap", "tailcall"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let advice = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     assert!(said.contains(&advice), "{said}");
-    // Without it, no contents are lost without consent.
+    // Without --keep-maps, no contents are lost without consent.
     let load = ["xdp", "load", &place, &firewall.file, "--replace"];
     for more in [&[][..], &["--tappable"]] {
         let words = args!("drop_ports 'would be lost: ' 'ports (hash' --keep-maps --yes");
@@ -108,7 +108,7 @@ fn advice_keeps_a_firewall_closed() {
     assert_eq!(["ports", ".bss", ".rodata"].map(|name| firewall.map(name)), maps);
     firewall.assert_blocked();
 
-    // A program with other variables, and one more map.
+    // The next program has other variables, and one more map.
     let other = object_file(&lab, "drop_ports_otherwise");
     let load = args!("xdp load {place} {other} --replace --keep-maps --json");
     let report: serde_json::Value = serde_json::from_str(&succeeds(&load)).expect("JSON");
@@ -122,7 +122,7 @@ fn advice_keeps_a_firewall_closed() {
     assert_eq!(firewall.map("ports"), maps[0]);
     firewall.assert_blocked();
 
-    // With consent they are lost.
+    // With consent, the contents are lost.
     succeeds(&["xdp", "load", &place, &firewall.file, "--replace", "--yes"]);
     assert_ne!(firewall.map("ports"), maps[0]);
 }
@@ -138,7 +138,7 @@ fn programs_without_contents_are_replaced_without_a_question() {
     assert_ne!(only_program(&place), first);
 }
 
-/// `capture --tappable`: exchanged, recorded, restored; also when trawl is killed.
+/// `capture --tappable` replaces the program by one with hooks and restores it at the end, also when trawl is killed.
 #[test]
 fn hooks_exist_for_the_duration_of_a_capture() {
     let Some(lab) = Lab::open() else { return };
@@ -150,7 +150,7 @@ fn hooks_exist_for_the_duration_of_a_capture() {
         look(&firewall, before, ports);
         run("ip", &args!("-n {} link set dev {} {mode} off", lab.pair.b.name, lab.pair.b.interface));
     }
-    // A program that trawl loaded, by a link: the same, and it remains trawl's own.
+    // A program that trawl loaded by a link is replaced in the same way, and remains trawl's own.
     let file = object_file(&lab, "drop_ports");
     succeeds(&["xdp", "load", &place, &file]);
     let before = only_program(&place);
@@ -180,9 +180,10 @@ fn look(firewall: &Firewall<'_>, before: u64, ports: u64) {
         assert_eq!(firewall.map("ports"), ports);
         firewall.assert_blocked();
         capture.wait_recorded(1);
-        match kill {
-            true => drop(capture.kill()),
-            false => assert_eq!(capture.stop_well().recorded, 1),
+        if kill {
+            drop(capture.kill());
+        } else {
+            assert_eq!(capture.stop_well().recorded, 1);
         }
         assert_eq!(firewall.id(), before);
         firewall.assert_blocked();

@@ -118,7 +118,7 @@ fn failed_lab_leaves_nothing() {
     assert_eq!(output.status.code(), Some(2), "a file that is wrong is wrong usage");
 }
 
-/// The second call used to report another lab of that name.
+/// The second call accepts the existing lab if its options are the same.
 #[test]
 fn plain_pair_goes_up_twice() {
     if !root_or_skip() {

@@ -60,8 +60,9 @@ fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     let cut = contents.packets.iter().filter(|packet| packet.bytes.len() < packet.original as usize);
     assert_eq!(summary.interfaces[0].truncated, cut.count() as u64, "{summary:?}");
     let asked: u32 = snaplen.parse().expect("a number");
-    let told = contents.interfaces[0].snaplen;
-    assert!(if asked == 0 { told == 0 || told >= 65_535 } else { told == asked }, "{told} for {asked}");
+    let recorded = contents.interfaces[0].snaplen;
+    let is_right = if asked == 0 { recorded == 0 || recorded >= 65_535 } else { recorded == asked };
+    assert!(is_right, "{recorded} for {asked}");
     Some(contents.packets.iter().map(|packet| (packet.bytes.len(), packet.original)).collect())
 }
 

@@ -1,4 +1,4 @@
-//! A kernel that lets no program read its memory by a helper: typed loads read the same bytes.
+//! A kernel that refuses the helper by which programs read its memory: typed loads read the same bytes.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,10 +11,10 @@ use trawl_tests::{Capture, Lab, Running, args, feature_or_skip, frames, skip, tr
 use crate::drop::nft;
 use trawl_bpf::probe::{KernelFeature, kernel_is_at_least};
 
-/// Disables the helper.
+/// Value of TRAWL_WITHOUT that disables the helper.
 const HELPER: &str = "probe-read";
 
-/// Returns datagrams of several lengths, below and above the length of a piece that is read at a time.
+/// Returns datagrams of several lengths, below and above the length that is read at a time.
 fn datagrams(lab: &Lab) -> Vec<Vec<u8>> {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let udp = |length: usize| {

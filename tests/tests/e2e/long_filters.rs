@@ -1,4 +1,4 @@
-//! Filters of hundreds of members: in the kernel at each tap, with the same result as tcpdump.
+//! Filters with hundreds of members run in the kernel at each tap, with the same result as tcpdump.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -45,8 +45,8 @@ fn list(each: impl Fn(usize) -> String) -> String {
     (0..MEMBERS).map(each).collect::<Vec<_>>().join(" or ")
 }
 
-/// Returns datagrams for each pair: itself, in both directions; its host with another's port, and its port with
-/// another's host.
+/// Returns datagrams for each pair: of its host and port, in both directions; of its host with another pair's port; and
+/// of its port with another pair's host.
 fn about_pairs() -> Vec<Vec<u8>> {
     let nobody = [192, 0, 2, 1];
     (0..MEMBERS)
@@ -114,7 +114,7 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     for n in 0..MEMBERS {
         let [a, b, c, d] = address(n);
         let _ = writeln!(hosts, "{a}.{b}.{c}.{d} web-{n}.test web{n}");
-        // Some have several addresses.
+        // Some names have several addresses.
         if n % 3 == 0 {
             let _ = writeln!(hosts, "2001:db8::{n:x} web-{n}.test web{n}\n10.8.0.{d} web{n}");
         }
@@ -134,13 +134,13 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     for expression in [
         format!("host {}", list(|n| format!("web-{n}.test"))),
         list(|n| format!("src host web{n}")),
-        // tcpdump needs seconds for more.
+        // tcpdump would need seconds for more pairs.
         pairs.join(" or "),
         format!("arp or not (ip6 host {})", list(|n| format!("web{}", n / 3 * 3))),
     ] {
         let file = lab.file("expression");
         std::fs::write(&file, &expression).unwrap();
-        // In a mount namespace with another hosts file.
+        // The script runs in a mount namespace with another hosts file.
         let script = r#"mount --bind "$1/hosts" /etc/hosts && tcpdump -Onr "$1/all.pcap" -F "$1/expression" -w - \
             | cat > "$1/theirs.pcap" && "$2" filter --check --hook xdp,tc -F "$1/expression" > "$1/said" \
             && "$2" read "$1/all.pcap" -F "$1/expression" -w "$1/ours.pcap""#;
@@ -176,7 +176,7 @@ fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
         let [inside, outside] = frames;
         return (format!("net {text}/65"), inside, outside);
     }
-    // Lengths 23 to 32, each in 1,024 addresses of its own.
+    // Prefixes have lengths of 23 to 32 bits, and each has 1,024 addresses to itself.
     let (first, length) = (0x2000_0000 + n * 1024, 23 + n % 10);
     let text = std::net::Ipv4Addr::from(first);
     let after = first + (1 << (32 - length));
@@ -216,8 +216,8 @@ fn hundred_thousand_mixed_prefixes_are_matched() {
     }
 }
 
-/// Guards classic programs whose X plus an offset exceeds 2^32: the kernel's own filters wrap to the packet's first
-/// bytes.
+/// A classic program may add an offset to X so that the sum exceeds 2^32. The kernel's filters then wrap around to the
+/// packet's first bytes, and trawl's programs must do the same.
 #[test]
 fn offset_that_wraps_matches_at_each_tap() {
     let Some(lab) = Lab::open() else { return };

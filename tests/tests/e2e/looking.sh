@@ -1,5 +1,5 @@
-# Runs in separate mount and network namespaces, where no other test removes leftovers: prints the read-only commands that
-# change something. $1: the binary.
+# Runs in separate mount and network namespaces, where no other test removes leftovers: prints the read-only commands
+# that change something. $1: the binary.
 set -eu
 trawl=$1
 mount -t bpf -o mode=0700 bpf /sys/fs/bpf
@@ -19,7 +19,7 @@ state() {
     ethtool -k near
     ethtool -k far
     find /sys/fs/bpf | sort
-    # The directory in which running commands register is made once.
+    # The first command creates the directory in which running commands register.
     find /run/trawl -not -type d | sort
 }
 
@@ -27,14 +27,14 @@ state() {
 "$trawl" guard deny --src 192.0.2.1
 "$trawl" balance load spread
 "$trawl" xdp load near tx
-# The state after another tool removed a program: pins, and features of the other end.
+# Another tool removes a program, which leaves pins, and features of the other end.
 pins=$(dirname "$(find /sys/fs/bpf/trawl -name tx_rodata)")
 bpftool link detach pinned "$(dirname "$pins")/link"
-# The state after a command was killed at its start.
+# A command that is killed at its start leaves such a directory.
 mkdir /sys/fs/bpf/trawl/1_1-7
 before=$(state)
 while read -r command; do
-    # A command that reports a problem is read-only too.
+    # A command may report a problem, but must be valid usage.
     # shellcheck disable=SC2086
     said=$("$trawl" $command 2>&1) && status=0 || status=$?
     [ $status -ne 2 ] || echo "USAGE $command: $said"

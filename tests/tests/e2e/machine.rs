@@ -43,7 +43,7 @@ impl Place {
             for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 if !name.to_string_lossy().starts_with("qemu") {
-                    // The first program of a name counts.
+                    // The first program of a name in the path is the one that runs.
                     let _ = symlink(entry.path(), programs.join(name));
                 }
             }
@@ -55,7 +55,7 @@ impl Place {
         self.directory.path().join("target")
     }
 
-    /// Pretends that the kernel exists, and that the programs are built.
+    /// Creates the files by which the scripts find that the kernel exists and that the programs are built.
     fn have_all(&self) {
         let machine = self.target().join("machine");
         let modules = machine.join("kernel/lib/modules/6.1");
@@ -210,7 +210,7 @@ fn interrupted_machine_leaves_nothing() {
         kill_process(Pid::from_child(&script), signal).expect("it runs");
         let status = script.wait().expect("its end");
         assert!(!status.success());
-        // Killed at once, it cannot remove its directory.
+        // A script that is killed at once cannot remove its directory.
         if left {
             place.assert_no_machine();
         } else {

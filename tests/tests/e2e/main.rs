@@ -1,4 +1,5 @@
-//! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
+//! End-to-end tests with the real binary, real namespaces and real XDP programs. Each subject has a file, and each test
+//! a lab of its own.
 
 mod account;
 mod agent;

@@ -39,12 +39,12 @@ fn sum(header: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Changes some bytes of the headers, cuts or pads the frame, and corrects the checksum of IPv4 half of the time: what
-/// follows it is looked at then.
+/// Changes some bytes of the headers, cuts or pads the frame, and corrects the checksum of IPv4 half of the time, so
+/// that the programs also examine the rest of the packet.
 fn malformed(frame: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for _ in 0..numbers.below(4) {
-        // The addresses of Ethernet stay: a frame for another card says nothing.
+        // The Ethernet addresses are kept, because frames for another card test nothing.
         let at = 12 + numbers.below(frame.len().min(80) - 12);
         frame[at] = match numbers.below(3) {
             0 => numbers.below(256) as u8,
@@ -79,7 +79,7 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usi
     match ethertype {
         [0x08, 0x00] => {
             let length = word(2)?;
-            // Options are the stack's in a router, and pass a balancer.
+            // A router leaves packets with options to the stack, while a balancer forwards them.
             let header = usize::from(packet[0] & 15) * 4;
             let is_whole = packet[0] >> 4 == 4 && header >= 20 && packet.len() >= header;
             let is_simple = packet[0] == 0x45 && packet.len() >= 20 && sum(&packet[..20]) == 0xffff;
@@ -94,7 +94,7 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usi
     }
 }
 
-/// Judges a verdict: the frame before and after the program.
+/// Judges a verdict by the frame before and after the program.
 type Judge<'a> = &'a (dyn Fn(u32, &[u8], &[u8]) -> bool + Sync);
 
 /// Runs the program at the left port on many malformed frames, and checks each of its answers.
@@ -120,7 +120,7 @@ fn check(lab: &LineLab, frames: &[Vec<u8>], is_right: Judge<'_>) {
         forwarded
     });
     let forwarded = answered.expect("the namespace can be entered");
-    // Enough of them are well-formed that forwarding is tested, too.
+    // Enough frames are well-formed that forwarding is tested, too.
     assert!(forwarded > ROUNDS / 50, "{forwarded}");
 }
 
@@ -156,7 +156,7 @@ fn router_forwards_only_what_a_stack_forwards() {
         let Some(length) = forwardable(&sent[ETHERNET..], [sent[12], sent[13]], true) else {
             return false;
         };
-        // One hop less, and a checksum that still holds.
+        // The router decrements the time to live, and updates the checksum.
         let (from, to) = (&sent[ETHERNET..][..length], &left[ETHERNET..]);
         let mut wanted = from.to_vec();
         if sent[12] == 8 {
@@ -190,7 +190,7 @@ fn balancer_forwards_packets_whole() {
             let Some(length) = forwardable(packet, [sent[12], sent[13]], false) else {
                 return false;
             };
-            // The whole packet, after another header of IPv4.
+            // The whole packet follows another IPv4 header.
             let inside = left.get(ETHERNET + 20..).unwrap_or_default();
             inside.get(..length) == Some(&packet[..length])
         }

@@ -9,7 +9,7 @@ use trawl_tests::witness::{nothing_attached, packets_in};
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Capture, Lab, frames, skip, wait_until};
 
-/// Returns the resident memory in MiB.
+/// Returns a process's resident memory in MiB.
 fn resident(process: u32) -> u64 {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(path).expect("it runs");
@@ -68,19 +68,20 @@ struct Limited {
 }
 
 impl Limited {
-    /// `None` if the kernel limits no memory, which counts as a skipped test.
+    /// Makes a cgroup with this limit. Returns `None` if the kernel cannot limit memory, which skips the test.
     fn to(lab: &Lab, bytes: u64) -> Option<Self> {
         let unified = Mounted::at(lab, "cgroup2", "rw");
         let controllers = fs::read_to_string(format!("{}/cgroup.controllers", unified.path)).unwrap_or_default();
         let first = fs::read_to_string("/proc/cgroups").unwrap_or_default();
         let limits_in_first = first.lines().any(|line| line.starts_with("memory\t") && line.ends_with("\t1"));
-        let (hierarchy, file) = match controllers.split_whitespace().any(|one| one == "memory") {
-            true => {
+        let limits_in_unified = controllers.split_whitespace().any(|one| one == "memory");
+        let (hierarchy, file) = match (limits_in_unified, limits_in_first) {
+            (true, _) => {
                 fs::write(format!("{}/cgroup.subtree_control", unified.path), "+memory").expect("a controller");
                 (unified, "memory.max")
             }
-            false if limits_in_first => (Mounted::at(lab, "cgroup", "memory"), "memory.limit_in_bytes"),
-            false => {
+            (false, true) => (Mounted::at(lab, "cgroup", "memory"), "memory.limit_in_bytes"),
+            (false, false) => {
                 skip("this kernel limits no memory by cgroups");
                 return None;
             }
@@ -125,7 +126,7 @@ fn capture_in_a_container_fits_its_memory() {
     assert!(more.status.code() == Some(1) && said.contains(expected), "{said}");
 }
 
-/// The kernel kills a capture for lack of memory: nothing stays attached, and the file has the packets so far.
+/// If the kernel kills a capture for lack of memory, nothing stays attached, and the file has the packets so far.
 #[test]
 fn capture_killed_for_lack_of_memory_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
@@ -135,7 +136,7 @@ fn capture_killed_for_lack_of_memory_leaves_nothing() {
     let mut capture = Capture::start_in_cgroup(&limited.group, &lab, &arguments);
     lab.send(&[frames::silent(64)], 1000);
     wait_until("the packets are in the file", || packets_in(&file) == 1000);
-    // The kernel chooses it, although the other process of the cgroup takes the memory.
+    // The kernel chooses the capture, although the other process of the cgroup uses the memory.
     fs::write(format!("/proc/{}/oom_score_adj", capture.id()), "1000").expect("it runs");
     let greedy = "head -c 200m /dev/zero | tail -c 200m >/dev/null";
     let mut greedy = in_cgroup(&limited.group).args(["sh", "-c", greedy]).spawn().expect("a shell");

@@ -41,7 +41,7 @@ fn two_cpus_make_one_time_order() {
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let contents = Contents::read(&file);
     assert_eq!(numbers_at(&contents, 0), (0..2 * EACH).collect::<Vec<_>>());
-    // Packets of one CPU stay in order.
+    // The packets of one CPU stay in order.
     for queue in 0..2 {
         let of_queue: Vec<u32> = contents
             .packets
@@ -95,7 +95,7 @@ fn both_directions_of_one_interface() {
     let file = lab.file("file.pcapng");
     let arguments = args!("-i {} --tap xdp -Q inout -c 4 -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
-    // The request arrives at XDP, the stack's reply leaves at tc. One after the other.
+    // The request arrives at XDP, and the stack's reply leaves at tc. Each request waits for the previous reply.
     for sequence in 1..=2 {
         lab.send(&[frames::echo_request(sequence)], 1);
         if sequence == 1 {

@@ -83,7 +83,7 @@ fn changed_objects_2800() {
     mutations(2800);
 }
 
-/// As made by: LC_ALL=C sed 's/\.text/\xfftext/g'
+/// The object has section names that are not UTF-8, as made by: LC_ALL=C sed 's/\.text/\xfftext/g'
 #[test]
 fn section_names_that_are_no_text_cause_no_abort() {
     let Some(lab) = Lab::open() else { return };

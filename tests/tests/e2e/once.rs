@@ -1,4 +1,4 @@
-//! `--once`: one record of each packet that a bridge and a veth show at several points.
+//! `--once` makes one record of each packet that a bridge and a veth show at several points.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, args, skip};
 
-/// Makes a bridge of the receiver's interface and a veth; returns the interfaces that see a packet to all.
+/// Makes a bridge of the receiver's interface and a veth. Returns the interfaces that see a broadcast packet.
 fn bridge(lab: &Lab) -> Vec<String> {
     let (name, port) = (&lab.pair.b.name, &lab.pair.b.interface);
     for command in [
@@ -26,7 +26,7 @@ fn bridge(lab: &Lab) -> Vec<String> {
     [port.as_str(), "br0", "c0", "c1"].map(|interface| format!("{name}:{interface}")).to_vec()
 }
 
-/// Returns a frame to all.
+/// Returns a broadcast frame.
 fn frame(port: u16) -> Vec<u8> {
     Template::new()
         .ethernet([2, 0, 0, 0, 0, 9], [0xff; 6])
@@ -55,7 +55,7 @@ fn each_packet_has_one_record_and_retransmissions_stay() {
     let sources: Vec<&str> = points.iter().flat_map(|point| ["-i", point]).collect();
     let more = args!("--tap tc --once -w {file} udp port 9");
     let capture = Capture::start(&lab, &[&sources[..], &more].concat());
-    // Fifty packets, and the first one twice more.
+    // Fifty packets are sent, and the first one twice more.
     let mut frames: Vec<Vec<u8>> = (1..=50).map(frame).collect();
     frames.extend([frame(1), frame(1)]);
     lab.send_long(&frames);

@@ -38,12 +38,12 @@ fn outputs_have_their_own_length_format_and_compression() {
         let rows = tshark(&plain, &["frame.cap_len", "frame.len"]);
         assert_eq!(rows.len(), 1000, "{file}");
         assert!(rows.iter().all(|row| *row == [captured, "200"]), "{file}");
-        let told = capinfos(&plain, "File type");
-        assert_eq!(told.contains("pcapng"), kind == "pcapng", "{told}");
+        let file_type = capinfos(&plain, "File type");
+        assert_eq!(file_type.contains("pcapng"), kind == "pcapng", "{file_type}");
     }
 }
 
-/// An output with a stalled reader loses its own packets, reports it, and takes none from the others.
+/// An output whose reader does not read loses its own packets and reports them; the other outputs lose none.
 #[test]
 fn unread_pipe_takes_nothing_from_the_file() {
     for is_first in [false, true] {
@@ -56,14 +56,11 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
     let Some(lab) = Lab::open() else { return };
     let (file, pipe) = (lab.file("whole.pcapng"), lab.file("pipe"));
     output("mkfifo", &[&pipe]);
-    // Opened for reading and writing, so that neither end blocks; and never read.
+    // The pipe is opened for reading and writing, so that neither end blocks, and is never read.
     let held = std::fs::File::options().read(true).write(true).open(&pipe);
     let held = held.expect("the pipe");
     let receiver = lab.receiver();
-    let (one, other) = match is_first {
-        true => (&pipe, &file),
-        false => (&file, &pipe),
-    };
+    let (one, other) = if is_first { (&pipe, &file) } else { (&file, &pipe) };
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", one, "-w", other];
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::patterned(300)], PACKETS);
@@ -75,7 +72,7 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
     let slow = &summary.outputs[0];
     assert_eq!(slow["name"], pipe);
     let lost = slow["lost"].as_u64().expect("a number");
-    // A pipe holds some.
+    // A pipe holds some packets.
     assert!(lost > PACKETS - 1000 && lost <= PACKETS, "{lost}");
     assert_eq!(slow["recorded"], PACKETS - lost);
     assert!(finished.stderr.contains("is a named pipe"), "{}", finished.stderr);
@@ -109,7 +106,7 @@ fn several_outputs_have_their_own_format_and_length() {
     assert_eq!(lengths(&third), ["200", "200"]);
 }
 
-/// The first output's disk is full: the other goes on, and the first one's counts are exact.
+/// If the first output's disk is full, the other output continues, and the counts of the first are exact.
 #[test]
 fn full_disk_of_the_first_output_takes_nothing_from_the_other() {
     const PACKETS: u64 = 20_000;

@@ -82,7 +82,7 @@ fn install_and_uninstall_leave_nothing() {
     ) {
         assert!(has(end), "{end} in {files:?}");
     }
-    // The only folders that Wireshark reads for every user.
+    // These are the only folders that Wireshark reads for every user.
     for end in ["/extcap/trawl", "/profiles/trawl/preferences"] {
         let file = files.iter().find(|file| file.ends_with(end));
         let below = file.and_then(|file| file.strip_prefix(&destination));
@@ -96,7 +96,7 @@ fn install_and_uninstall_leave_nothing() {
     assert_eq!(files_below(&destination), Vec::<String>::new());
 }
 
-/// systemd's verdict on the units: they are consistent, and restrict the services.
+/// systemd judges the units to be consistent, and the services to be restricted.
 #[test]
 fn units_are_judged_well_by_systemd() {
     if !is_there("systemd-analyze") {
@@ -115,7 +115,7 @@ fn units_are_judged_well_by_systemd() {
                 .args(["verify", "--man=no", "--recursive-errors=no", &file])
                 .env("SYSTEMD_LOG_LEVEL", "warning"),
         );
-        // It may complain about the machine's other units.
+        // The command may complain about the machine's other units.
         assert!(!said.contains("trawl"), "{said}");
         // 0 is the safest, 10 the most exposed; the command fails above the threshold, here 4.0.
         succeeds(Command::new("systemd-analyze").args(["security", "--offline=true", "--threshold=40", &file]));
@@ -145,7 +145,7 @@ fn package_installs_runs_upgrades_and_is_removed() {
     let root = scratch.file("root");
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    // With the package's dependencies, which a minimal system may lack.
+    // A minimal system may lack the package's dependencies.
     let made = Command::new("debootstrap")
         .args(["--variant=minbase", "--include=libelf1,zlib1g,libpcap0.8"])
         .args([suite.unwrap_or("stable"), &root])
@@ -171,7 +171,7 @@ fn package_installs_runs_upgrades_and_is_removed() {
         assert!(said.lines().any(|line| line == step), "{step}: {said}");
     }
     if is_there("lintian") {
-        // As root it warns that it should not be.
+        // Without this option, lintian warns if it runs as root.
         let judged = Command::new("lintian")
             .args(["--allow-root", "--fail-on", "error,warning"])
             .arg(format!("{packages}/{later}"))
@@ -182,11 +182,11 @@ fn package_installs_runs_upgrades_and_is_removed() {
     }
 }
 
-/// Guards the size of trawl, which carries no store, no query engine and no experiments.
+/// trawl stays small, because the store, the query engine and the experiments are in other programs.
 #[test]
 fn trawl_has_few_dependencies_and_a_small_binary() {
-    const MOST_CRATES: usize = 130;
-    const MOST_BYTES: u64 = 13_500_000;
+    const MAX_CRATES: usize = 130;
+    const MAX_BYTES: u64 = 13_500_000;
     let words = "tree --locked --offline --package trawl --edges normal --prefix none --format {p}";
     let mut cargo = Command::new(env!("CARGO"));
     let tree = cargo.args(words.split(' ')).current_dir(repository());
@@ -200,9 +200,9 @@ fn trawl_has_few_dependencies_and_a_small_binary() {
         let count = crates.len();
         return skip(&format!("{count} crates, since the store is still a part of trawl"));
     }
-    assert!(crates.len() < MOST_CRATES, "{} crates", crates.len());
+    assert!(crates.len() < MAX_CRATES, "{} crates", crates.len());
     let binary = binary::path().with_file_name("../release/trawl");
     if let Ok(about) = std::fs::metadata(binary) {
-        assert!(about.len() < MOST_BYTES, "{} bytes", about.len());
+        assert!(about.len() < MAX_BYTES, "{} bytes", about.len());
     }
 }

@@ -10,7 +10,7 @@ mount -t sysfs sysfs "$root/sys"
 mount -t bpf -o mode=0700 bpf "$root/sys/fs/bpf"
 mount --bind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
-# The named namespaces of a lab leave their directory, as with ip.
+# A lab, like ip, creates the directory of named namespaces and does not remove it.
 mkdir "$root/run/netns"
 ip link set lo up
 
@@ -18,7 +18,7 @@ in_root() {
     DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"
 }
 
-# All possible leftovers of the package, without the records of dpkg and its tools.
+# Lists all possible leftovers of the package, without the records of dpkg and its tools.
 files() {
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./var/log \
         -o -path ./var/lib/dpkg -o -path ./var/cache -o -path ./etc/ld.so.cache \) -prune -o -print | sort)
@@ -43,7 +43,7 @@ for file in usr/bin/trawl usr/bin/kubectl-trawl usr/share/man/man1/kubectl-trawl
 done
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
 in_root dpkg --verify trawl
-# A capture at a real hook, into a file.
+# The installed program captures at a real hook, into a file.
 in_root trawl lab up >/dev/null
 in_root trawl capture -i trawl-lab-b:veth0 -c 3 -q -w /tmp/seen.pcapng &
 capture=$!
@@ -55,7 +55,7 @@ test "$(in_root trawl read /tmp/seen.pcapng | wc -l)" = 3
 in_root trawl lab down >/dev/null
 echo ran
 
-# The state of a machine after a while: an enabled unit, a rule file, a recording.
+# A machine in use has enabled units, a rule file and a recording.
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/trawl" "$root/var/lib/trawl/captures"
 ln -s /lib/systemd/system/trawl-serve.service "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
 ln -s /lib/systemd/system/trawl-agent.service "$root/etc/systemd/system/multi-user.target.wants/trawl-agent.service"

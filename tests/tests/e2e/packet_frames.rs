@@ -4,10 +4,10 @@ use trawl_lab::PairOptions;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::{Capture, Lab, frames};
 
-/// Frames of usual lengths, tagged ones and the longest.
+/// Usual lengths of frames, with and without tags, and the maximum.
 const LENGTHS: [usize; 9] = [60, 61, 1514, 1900, 1990, 2048, 4096, 9014, 60_000];
 
-/// Byte for byte, with a filter that counts rejected packets.
+/// Frames are recorded byte for byte, with a filter that counts rejected packets.
 #[test]
 fn frames_of_all_lengths_are_recorded_as_sent() {
     let Some(lab) = Lab::with(PairOptions { mtu: 65_535, ..PairOptions::default() }) else {
@@ -29,7 +29,7 @@ fn frames_of_all_lengths_are_recorded_as_sent() {
     assert_eq!((summary.seen, summary.filtered_out), (sent.len() as u64, sent.len() as u64));
 }
 
-/// VLAN tags stay in their position.
+/// Each packet is recorded once, with VLAN tags in their position.
 #[test]
 fn sockets_of_all_cpus_record_each_packet_once() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Captures of interfaces named by a pattern, more than a user would type.
+//! Captures of interfaces that a pattern names, which are more than a user would type.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -40,7 +40,7 @@ fn pattern_matches_interfaces_of_several_namespaces() {
     let Some(lab) = Lab::open() else { return };
     add_pairs(&lab, PAIRS);
     let name = &lab.pair.b.name;
-    // A wildcard for the letter in which the two namespaces differ.
+    // The pattern has a wildcard for the letter in which the names of the two namespaces differ.
     let pattern = format!("{}?:[pv]*", &name[..name.len() - 1]);
     let file = lab.file("all.pcapng");
     let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-w", &file]);
@@ -88,7 +88,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
         ip(&["-n", &b, "link", "set", "dev", "new0", "up"]);
     };
     let pattern = format!("{b}:*[a-z]0");
-    // The first file of a series has room for all.
+    // The first file of the series has room for all packets.
     let series = lab.file("joined.pcapng");
     let file = lab.file("joined_00001.pcapng");
     let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-C", "1", "-w", &series, "udp"]);
@@ -100,7 +100,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     capture.wait_recorded(7);
     lab.send(&[frames::ipv4_udp(0)], 4);
     capture.wait_recorded(11);
-    // A new interface of the same name is another one.
+    // A new interface of the same name is a different interface, which joins.
     ip(&["-n", &a, "link", "del", "dev", "new0"]);
     capture.wait_said(&format!("the interface {b}:new0 was removed"));
     add();
@@ -195,7 +195,7 @@ fn two_hundred_interfaces_have_one_program() {
     many_interfaces(200, &["--tap", "xdp"]);
 }
 
-/// One group of sockets serves all interfaces, with a thread for each CPU.
+/// A group of sockets serves all interfaces, with a thread for each CPU.
 #[test]
 fn packet_sockets_serve_two_hundred_interfaces() {
     many_interfaces(200, &["--tap", "packet"]);
@@ -207,7 +207,7 @@ fn thousand_interfaces_have_one_program() {
     many_interfaces(1000, &["--tap", "xdp"]);
 }
 
-/// The rings have 2,048 accounts: later interfaces reuse the ones of interfaces that left.
+/// The rings have 2,048 accounts, so later interfaces reuse the accounts of interfaces that left.
 #[test]
 #[ignore = "make test-long runs it"]
 fn more_interfaces_come_and_go_than_there_are_accounts() {
@@ -248,7 +248,7 @@ fn more_interfaces_come_and_go_than_there_are_accounts() {
     }
 }
 
-/// Both directions by filters on clsact, which are gone after the end and after a kill.
+/// Filters on clsact record both directions, and are gone after the end and after a kill.
 #[test]
 fn two_hundred_interfaces_have_filters() {
     many_filters(200);
@@ -272,7 +272,7 @@ fn many_filters(pairs: usize) {
     let qdiscs = || run("tc", &["-n", &b, "qdisc", "show"]).matches("clsact").count();
     assert_eq!(qdiscs(), pairs + 1);
     generate(&format!("{a}:{first}"), "3");
-    // Through the stack: the generator's engines bypass tc.
+    // These packets go through the stack, because the generator's engines bypass tc.
     ip(&["-n", &b, "addr", "add", "192.0.2.2/24", "dev", &last]);
     let neighbour = ["192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", &last];
     ip(&[&["-n", &b, "neigh", "add"][..], &neighbour].concat());
@@ -314,7 +314,7 @@ fn interfaces_leave_with_their_namespace() {
     capture.wait_recorded(6);
     ip(&["netns", "del", &other]);
     capture.wait_said(&format!("the interface {other}:eth7"));
-    // The near end goes with the namespace, which no process holds any more.
+    // The near end is removed with the namespace once no process holds it.
     trawl_tests::wait_until("the other end is gone", || !run("ip", &["-n", &a, "link", "show"]).contains("far@"));
     add();
     trawl_tests::wait_until("it joins again", || capture.said().matches(&joined).count() == 2);

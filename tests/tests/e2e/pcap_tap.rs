@@ -1,4 +1,5 @@
-//! The pcap tap: Debian's libpcap, a second build of another version, and a test double with awkward answers.
+//! The pcap tap with Debian's libpcap, with a second build of another version, and with a test double that gives wrong
+//! answers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,14 +78,14 @@ fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
     }
 }
 
-/// The system's library, with nanoseconds.
+/// The system's library records all packets, with nanoseconds.
 #[test]
 fn system_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
     records_what_comes(&lab, &[], "libpcap version 1");
 }
 
-/// A second build of another version; builds for other processors are refused by name.
+/// A second build of another version records all packets, and builds for other processors are refused by name.
 #[test]
 fn another_build_of_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
@@ -104,7 +105,7 @@ fn another_build_of_libpcap_records_all() {
     }
 }
 
-/// The library's own devices and link types: all interfaces at once, cooked, with the direction.
+/// The library's device `any` records all interfaces at once, with a link type of its own and the direction.
 #[test]
 fn any_device_is_recorded_cooked() {
     let Some(lab) = Lab::open() else { return };
@@ -117,7 +118,7 @@ fn any_device_is_recorded_cooked() {
     let contents = Contents::read(&file);
     assert!(contents.packets.iter().all(|one| one.options.u32(2) == Some(1)));
     assert_eq!(tshark(&file, &["sll.etype"]).concat(), vec!["0x88b5"; 50]);
-    // Lines of this namespace's packets name their interfaces, as tcpdump's do.
+    // Printed packets of this namespace have the names of their interfaces, as in tcpdump.
     let mut inside = Command::new("ip");
     inside.args(["netns", "exec", &lab.pair.b.name]);
     inside.arg(binary::path());
@@ -150,8 +151,8 @@ fn awkward_answers_are_counted_and_reported() {
     assert_eq!(lengths, [60, 60, 60, 0]);
 }
 
-/// Packets rejected by a filter are counted even if no kernel filters for the library. The double's packet without
-/// bytes has no first byte.
+/// Packets rejected by a filter are counted even if the library has no filter in the kernel. One packet of the double
+/// has no bytes, so that a filter for its first byte rejects it.
 #[test]
 fn rejected_packets_of_a_library_are_counted() {
     let Some(lab) = Lab::open() else { return };
@@ -168,7 +169,7 @@ fn rejected_packets_of_a_library_are_counted() {
     assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (9, 1, 3), "{summary:?}");
     assert!(!finished.stderr.contains("are not counted"), "{}", finished.stderr);
     assert!(Contents::read(&file).packets.iter().all(|one| one.bytes.len() == 1));
-    // For an interface of the kernel they are not counted, which is reported.
+    // At an interface of the kernel, rejected packets cannot be counted, which is reported.
     let place = at(&lab.pair.b);
     let what = ["--tap", "pcap", "-i", &place, "udp"];
     let finished = Capture::start(&lab, &what).stop();

@@ -1,4 +1,4 @@
-//! The pcap tap on netmap and PF_RING, in the virtual machine. Package registries do not have them: the user of the
+//! The pcap tap on netmap and PF_RING, in the virtual machine. Package registries do not have them, so the user of the
 //! tests names directories with their sources, which scripts/build-peers builds for the machine's kernel
 //! (docs/peers.md).
 
@@ -25,7 +25,7 @@ fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     built
 }
 
-/// Loads a module.
+/// Loads a kernel module.
 fn load(file: &Path) {
     assert!(file.is_file(), "{} is not built", file.display());
     run("insmod", &[&file.display().to_string()]);
@@ -55,7 +55,7 @@ fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String
     capinfos(&file, "Description")
 }
 
-/// Netmap in emulated mode. Its packets have microseconds, as the file declares.
+/// Netmap in emulated mode records all packets. Their times have microseconds, as the file declares.
 #[test]
 fn netmap_packets_are_recorded() {
     let Some(built) = built_or_skip("TRAWL_TESTS_NETMAP", "TRAWL_NETMAP_SRC") else {
@@ -69,7 +69,7 @@ fn netmap_packets_are_recorded() {
     rejected_are_counted(&lab, &built.join("libpcap.so"), &device);
 }
 
-/// netmap has no filter of its own: rejected packets are counted, at any snap length.
+/// Checks that rejected packets are counted at any snap length. trawl filters them, because netmap has no filter.
 fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
     let library = library.display().to_string();
     let file = lab.file("some.pcapng");

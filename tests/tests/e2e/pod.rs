@@ -15,7 +15,7 @@ use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, args, frames, trawl};
 
-/// A minimal crictl: the socket is a file with the pods.
+/// A minimal crictl, whose socket is a file with the pods.
 const CRICTL: &str = r#"#!/usr/bin/env python3
 import json, os, sys
 arguments = sys.argv[1:]
@@ -44,13 +44,13 @@ else:
 "#;
 
 /// Updates the runtime's list of pods atomically.
-fn tell(list: &str, pods: &serde_json::Value) {
+fn write_pods(list: &str, pods: &serde_json::Value) {
     let fresh = format!("{list}.new");
     std::fs::write(&fresh, pods.to_string()).expect("the directory is the lab's");
     std::fs::rename(&fresh, list).expect("it is there");
 }
 
-/// A crictl in a folder of its own, and the file that it reads.
+/// A crictl in a directory of its own, and the file that it reads.
 struct Runtime {
     socket: String,
     path: String,
@@ -59,7 +59,7 @@ struct Runtime {
 impl Runtime {
     fn start(lab: &Lab, pods: &serde_json::Value) -> Self {
         let (socket, folder) = (lab.file("pods.json"), lab.file("bin"));
-        tell(&socket, pods);
+        write_pods(&socket, pods);
         std::fs::create_dir_all(&folder).expect("the directory is the lab's");
         let program = format!("{folder}/crictl");
         std::fs::write(&program, CRICTL).expect("the directory is the lab's");
@@ -175,7 +175,7 @@ fn restarted_pod_joins_again() {
     run("ip", &["-n", &host.name, "link", "set", "dev", "cali7", "up"]);
     run("ip", &["-n", &pod.name, "link", "set", "dev", &pod.interface, "up"]);
     let second = json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
-    tell(&lab.file("pods.json"), &json!([second]));
+    write_pods(&lab.file("pods.json"), &json!([second]));
     capture.wait_said("capturing on cali7 at ");
     let sent = trawl(&args!(
         "gen udp -i {}:{} --count 5 --dst 192.0.2.1 --src 192.0.2.2 --dst-mac \
@@ -191,7 +191,7 @@ fn restarted_pod_joins_again() {
     assert_eq!((of(old), of("cali7")), (7, 5), "{rows:?}");
 }
 
-/// Without a pair of interfaces, a pod is captured inside; one that uses the host's network, by its cgroup.
+/// A pod without a pair of interfaces is captured in its namespace, and one that uses the host's network by its cgroup.
 #[test]
 fn pods_without_a_pair_are_captured_too() {
     let Some(lab) = Lab::open() else { return };
@@ -232,7 +232,7 @@ fn pods_without_a_pair_are_captured_too() {
     std::fs::remove_dir(&group).expect("an empty cgroup");
     let file = lab.file("own.pcapng");
     let words = args!("capture --cri-socket {} --pod default/own -c 1 -w {file} udp", runtime.socket);
-    // The pair leads to another namespace than the one in which trawl runs.
+    // The other end of the pair is not in the namespace in which trawl runs.
     let mut capture = Command::new(trawl_tests::binary::path())
         .args(words)
         .env("PATH", &runtime.path)

@@ -112,7 +112,7 @@ fn link_headers_and_bytes_are_shown_on_request() {
     assert!(link.contains("ethertype IPv4 (0x0800)"), "{link}");
 
     let hex = line_of_a_datagram(&["-x"]).expect("root");
-    // From the IP header on, without the link layer's.
+    // The bytes begin at the IP header, without the link layer.
     assert!(hex.contains("\t0x0000:  4500 0021"), "{hex}");
     let hex = line_of_a_datagram(&["-xx"]).expect("root");
     assert!(hex.contains("\t0x0000:  0274 7261 7702 0274"), "{hex}");
@@ -156,7 +156,7 @@ fn protocols_are_printed_by_name() {
 fn summary_can_go_to_standard_output() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    // The harness adds a summary file; this capture runs without it, so that its last line is the only summary.
+    // `Capture` would add a summary file, so the command is run directly, and its last line is the only summary.
     let output = trawl_tests::trawl(&args!("capture -i {place} --duration 50ms --summary -"));
     assert_eq!(output.status.code(), Some(0));
     let summary = trawl_tests::Summary::parse(&String::from_utf8_lossy(&output.stdout));

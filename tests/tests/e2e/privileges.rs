@@ -11,7 +11,7 @@ use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Capture, Lab, Running, args, binary, frames, wait_until};
 
-/// User nobody on every Debian system.
+/// The user nobody of every Debian system.
 const NOBODY: u32 = 65534;
 const BPF: u64 = 1 << 39;
 const NET_ADMIN: u64 = 1 << 12;
@@ -87,7 +87,8 @@ fn taps_keep_exactly_the_rights_they_need() {
         Status::of(capture.id()).has_only(kept);
         for (name, child) in children_of(capture.id()) {
             assert_eq!(name, "warden");
-            // The hook's next program is opened by its id; the file is truncated after its last block.
+            // A warden keeps the right to open the hook's next program by its id, or none, to cut the file after its
+            // last block.
             let status = Status::of(child);
             match status.capabilities() {
                 0 => status.has_only(0),
@@ -106,7 +107,7 @@ fn taps_keep_exactly_the_rights_they_need() {
     capture.stop_well();
 }
 
-/// In its own namespace a capture needs no right to enter one.
+/// A capture in its own namespace needs no right to enter another one.
 #[test]
 fn own_namespace_needs_no_sys_admin() {
     let Some(lab) = Lab::open() else { return };
@@ -159,10 +160,10 @@ fn files_go_on_after_root_is_dropped() {
         }
         assert_eq!(files.len(), 3, "{files:?}");
         assert!(files.iter().all(|name| name.ends_with(".pcapng")), "{files:?}");
-        let told = std::fs::read_to_string(&who).expect("the command ran");
-        assert!(told.lines().count() > 20, "{told}");
+        let users = std::fs::read_to_string(&who).expect("the command ran");
+        assert!(users.lines().count() > 20, "{users}");
         let as_nobody = |line: &str| line == "65534" || line == "CapEff:\t0000000000000000";
-        assert!(told.lines().all(as_nobody), "{told}");
+        assert!(users.lines().all(as_nobody), "{users}");
     }
 }
 
@@ -182,7 +183,7 @@ fn pattern_keeps_no_rights_as_another_user() {
     capture.stop_well().assert_all_recorded(5);
 }
 
-/// It attaches to new interfaces, with the rights for that alone.
+/// A capture with a pattern keeps only the rights to attach to new interfaces.
 #[test]
 fn pattern_keeps_only_the_rights_to_attach() {
     let Some(lab) = Lab::open() else { return };
@@ -231,7 +232,8 @@ fn lent_hooks_are_removed_without_rights() {
     }
 }
 
-/// A user's own directory: the capture has dropped the right to write to it, its helper has not.
+/// A series continues in a directory of another user. The capture has dropped the right to write there, but its helper
+/// has kept it.
 #[test]
 fn rotation_goes_on_in_a_directory_of_another_user() {
     let Some(lab) = Lab::open() else { return };
@@ -264,7 +266,7 @@ fn user_cannot_write_to_a_directory_of_root() {
     assert_eq!(unknown.status.code(), Some(2));
 }
 
-/// A link planted under the next file's name, in a directory that any user may write to.
+/// Another user plants a link under the next file's name, in a directory that any user may write to.
 #[test]
 fn no_file_of_a_series_follows_a_planted_link() {
     let Some(lab) = Lab::open() else { return };
@@ -286,7 +288,8 @@ fn no_file_of_a_series_follows_a_planted_link() {
     nothing_attached(&lab.pair.b);
 }
 
-/// A capture in front of another one still leaves in order: the warden has kept the right to hand over.
+/// A capture in front of another one detaches correctly, because its warden has kept the right to attach the other one
+/// in its place.
 #[test]
 fn captures_that_share_a_hook_hand_over() {
     let Some(lab) = Lab::open() else { return };

@@ -21,7 +21,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 WORKERS = 4
 AT_ONCE = 4
 SO_ATTACH_REUSEPORT_CBPF = 51
-# The member of a steered group to which its program leads all.
+# The member of a steered group that gets all packets by the group's program.
 CHOSEN = 2
 # The local port of all clients that use one, plus the server's port.
 SAME_PORT = 10_000
@@ -56,7 +56,7 @@ class Ring:
         head, mask = self.word(self.answers, self.completed[0]), self.word(self.answers, self.completed[2])
         to_submit = 1
         while self.word(self.answers, self.completed[1]).value == head.value:
-            # Waits for an answer, and wakes the kernel's thread if that sleeps.
+            # This call waits for an answer, and wakes the kernel's thread if it sleeps.
             if LIBC.syscall(self.ENTER, self.descriptor, to_submit, 1, 3, None, 0) < 0:
                 raise OSError(ctypes.get_errno(), "io_uring_enter")
             to_submit = 0
@@ -268,7 +268,7 @@ ONE = {
 
 
 def serve(mode, address, port):
-    # Nobody waits for the children.
+    # The kernel removes ended children, because nobody waits for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if mode in ("group", "steered"):
         serve_group(address, port, mode == "steered")
@@ -297,7 +297,7 @@ def ask_by(datagram, connection, address, port):
     return ports, receiver, worker
 
 
-def tell(ports, receiver, worker):
+def print_truth(ports, receiver, worker):
     os.write(1, b"%d %d %d %s %s\n" % (*ports, os.getpid(), receiver, worker))
 
 
@@ -309,31 +309,31 @@ def connected(address, port):
 
 def ask_once(address, port, datagram=None):
     connection = socket.socket(family(address), socket.SOCK_STREAM)
-    told = ask_by(datagram or connected(address, port), connection, address, port)
+    truth = ask_by(datagram or connected(address, port), connection, address, port)
     connection.sendall(b"bye\n")
     connection.close()
-    tell(*told)
+    print_truth(*truth)
 
 
 def ask_from_one_port(address, port):
     """The connection ends with a reset, so that the next client can have its port at once."""
     connection = bound(socket.SOCK_STREAM, "", port + SAME_PORT)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    told = ask_by(connected(address, port), connection, address, port)
+    truth = ask_by(connected(address, port), connection, address, port)
     connection.close()
-    tell(*told)
+    print_truth(*truth)
 
 
 def ask_after_its_end(address, port):
     """The server closes first, and its end of the connection waits for late packets when the next client comes."""
     connection = bound(socket.SOCK_STREAM, "::" if ":" in address else "", port + SAME_PORT)
-    told = ask_by(connected(address, port), connection, address, port)
+    truth = ask_by(connected(address, port), connection, address, port)
     while connection.recv(64):
         pass
     connection.close()
-    # The time stamps of the next connection have to be later.
+    # The time stamps of the next connection must be later than those of this one.
     time.sleep(0.005)
-    tell(*told)
+    print_truth(*truth)
 
 
 def ask(mode, address, port, count):
@@ -342,7 +342,7 @@ def ask(mode, address, port, count):
     work = {"one-port": ask_from_one_port, "time-wait": ask_after_its_end}.get(mode, ask_once)
 
     def client(*arguments):
-        # A client without an answer fails the test, which would wait for it for ever.
+        # The alarm ends a client without an answer, for which the test would wait forever.
         signal.alarm(300)
         work(*arguments)
 
@@ -350,7 +350,7 @@ def ask(mode, address, port, count):
         inherited = [connected(address, port)] if mode == "inherited" else []
         child(client, address, port, *inherited)
         for datagram in inherited:
-            # This is no use of the socket.
+            # This call and the close must not count as a use of the socket.
             datagram.getpeername()
             datagram.close()
         running += 1

@@ -1,4 +1,4 @@
-//! The process of each packet: the truth is in the payload.
+//! The process of each packet, compared with the truth in the packet's payload.
 
 mod cases;
 mod container;
@@ -63,7 +63,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its workers too.
+        // The signal also kills the server's workers.
         run("kill", &["-KILL", "--", &format!("-{}", self.0.id())]);
         self.0.wait().expect("it ends");
     }
@@ -148,8 +148,8 @@ fn headers(packet: &Packet) -> Option<Headers> {
 #[derive(Debug, Default)]
 struct Tally {
     right: usize,
-    /// Packets for a connection that its worker has not used yet, or that one end has closed: they have the process of
-    /// the listening socket.
+    /// Packets with the process of the listening socket, for a connection that its worker has not used yet, or that one
+    /// end has closed.
     listener: usize,
     /// Descriptions of packets without a process.
     unknown: Vec<String>,
@@ -183,7 +183,7 @@ fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) 
     for truth in truths {
         by_port.entry(truth.port).or_default().push(truth);
     }
-    // Before, the kernel answers for a closed connection by a socket of its own.
+    // Before Linux 6.13, the kernel answers for a closed connection by a socket of its own.
     let answers_have_sockets = kernel_is_at_least(6, 13);
     let mut connections: HashMap<u16, Connection> = HashMap::new();
     let mut tally = Tally::default();
@@ -216,7 +216,7 @@ fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) 
             connection.has_ended |= headers.flags & (FIN | RST) != 0;
             connection.is_answered |= at_server && is_sent && !headers.payload.is_empty();
             let truth = by_port[&client][connection.number];
-            // Whoever sends bytes is known.
+            // The process that sends bytes is known.
             let has_ended = connection.has_ended;
             let is_early = is_early && !connection.is_answered || has_ended;
             (truth, is_early, has_ended)
@@ -254,7 +254,7 @@ fn shows_each_use() -> bool {
     kernel_is_at_least(6, 3)
 }
 
-/// Whichever way a worker comes to its connection, at tc on both ends.
+/// Packets at tc on both ends have the right process, however a worker gets its connection.
 #[test]
 fn clients_and_workers_are_told_apart() {
     let Some(lab) = Lab::open() else { return };
@@ -275,12 +275,12 @@ fn clients_and_workers_are_told_apart() {
         assert!(contents.undescribed == 0 || !shows_each_use(), "{mode}");
         let tally = compare(&contents, PORT, &truths, &servers);
         assert!(tally.faults().is_empty(), "{mode}: {tally:#?}");
-        // A datagram and its answer, and at least six segments, each seen twice.
+        // Each client has a datagram and its answer, and at least six segments, each of which is seen twice.
         assert!(tally.right >= count * 8, "{mode}: {tally:?}");
     }
 }
 
-/// The receiver is found at XDP too, before the packet has a socket.
+/// The receiver is also found at XDP, before the packet has a socket.
 #[test]
 fn xdp_names_the_receiver() {
     let Some(lab) = Lab::open() else { return };
@@ -335,7 +335,7 @@ fn drop_names_the_owner_of_the_full_socket() {
 #[test]
 fn filters_choose_packets_by_process() {
     let Some(lab) = Lab::open() else { return };
-    // Two names of one program, one of them with a user of its own.
+    // The program has two names, and runs as a different user under one of them.
     let program = lab.file("chosen");
     binary::copy("/bin/bash", &program);
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
@@ -343,7 +343,7 @@ fn filters_choose_packets_by_process() {
     for (number, filter) in ["--comm chosen", "--uid 12345", "--pid", "--cgroup"].iter().enumerate() {
         let group = format!("{}/trawl-{}-{number}", cgroups.path, std::process::id());
         std::fs::create_dir(&group).expect("a cgroup");
-        // It waits until its line comes, and then sends.
+        // The process waits for a line, and then sends.
         let send = format!("read; echo mine >{}", to(4001));
         let mut child = Command::new("ip")
             .args(["netns", "exec", &lab.pair.a.name, "setpriv", "--reuid=12345"])
@@ -388,8 +388,8 @@ fn segments_by_client(contents: &Contents) -> HashMap<u16, Vec<(u16, u8, usize)>
     found
 }
 
-/// A server that runs already owns what its listening socket receives, and a worker what it accepts later, from the
-/// first segment on.
+/// Packets to the listening socket of a running server have the server's process, and packets of a connection that a
+/// worker accepts later have the worker's, from the first segment on.
 #[test]
 fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     let Some(lab) = Lab::open() else { return };
@@ -420,8 +420,8 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     }
 }
 
-/// A manager makes the listening socket, and starts the service once a connection comes: of the first connection, the
-/// packets from before the service ran are left out and told.
+/// A manager makes the listening socket, and starts the service at the first connection. The packets of that connection
+/// from before the service ran are left out, which is reported.
 #[test]
 fn filter_by_process_keeps_connections_of_an_activated_service() {
     let Some(lab) = Lab::open() else { return };
@@ -456,7 +456,7 @@ fn filter_by_process_keeps_connections_of_an_activated_service() {
     }
 }
 
-/// A new child belongs to the server before a program has met it: by its first packet.
+/// A new child belongs to the server at its first packet, before any BPF program has seen it.
 #[test]
 fn filter_by_process_keeps_what_new_children_send_first() {
     let Some(lab) = Lab::open() else { return };
@@ -477,7 +477,7 @@ fn filter_by_process_keeps_what_new_children_send_first() {
     assert_eq!(segments_by_client(&Contents::read(file("server"))), all);
 }
 
-/// A connection that the server closes first stays the server's, although the kernel itself acknowledges the client's end.
+/// A connection that the server closes first remains the server's, although the kernel acknowledges the client's end.
 #[test]
 fn filter_by_process_keeps_the_last_acknowledgement_of_a_closed_connection() {
     let Some(lab) = Lab::open() else { return };
@@ -500,7 +500,7 @@ fn filter_by_process_keeps_the_last_acknowledgement_of_a_closed_connection() {
     }
 }
 
-/// The process that closes a connection sends its end, although it never used the connection.
+/// The last segment of a connection has the process that closes it, even if that never used the connection.
 #[test]
 fn end_of_a_connection_is_the_closing_process_s() {
     let Some(lab) = Lab::open() else { return };
@@ -537,8 +537,8 @@ fn end_of_a_connection_is_the_closing_process_s() {
     assert_eq!(ends, [Some((closer, closer))]);
 }
 
-/// Programs that are named by a relative path, within a root of their own too, and those that run already, have their
-/// path, once.
+/// Programs that were started by a relative path, also in a root of their own, and programs that already run have their
+/// full path, once.
 #[test]
 fn paths_of_programs_are_whole() {
     let Some(lab) = Lab::open() else { return };
@@ -556,7 +556,7 @@ fn paths_of_programs_are_whole() {
     let root = lab.file("root");
     std::fs::create_dir(&root).expect("a directory");
     let run = format!("cd {directory} && exec ./{name} -c 'echo x >/dev/udp/{address}/{PORT}; read'");
-    // A root is the whole tree at another place: the program finds its libraries there.
+    // The new root has the whole tree, so that the program finds its libraries there.
     let within = format!("mount --rbind / {root} && exec chroot {root} bash -c \"{run}\"");
     let mut children = [args!("bash -c"), args!("unshare --mount bash -c")]
         .iter()
@@ -586,7 +586,7 @@ fn paths_of_programs_are_whole() {
     }
 }
 
-/// Other readers see the packets, and the process as a comment if asked for.
+/// Other readers see the packets, and, on request, the process as a comment.
 #[test]
 fn comments_name_the_process_for_every_reader() {
     let Some(lab) = Lab::open() else { return };
@@ -604,7 +604,7 @@ fn comments_name_the_process_for_every_reader() {
     assert!(said.contains("cannot name processes with the packet tap"), "{said}");
 }
 
-/// Without a container, the cgroup stands for it.
+/// Statistics name the cgroup of a process without a container in place of the container.
 #[test]
 fn statistics_count_by_process_and_container() {
     let Some(lab) = Lab::open() else { return };
@@ -619,7 +619,7 @@ fn statistics_count_by_process_and_container() {
     let arguments = "-c 1 --duration 30s --json --by process,container udp";
     let running = Running::start(&args!("stat -i {sender} {arguments}"), "capturing on");
     let send = format!("echo x >/dev/udp/{}/4000", lab.pair.b.ipv4);
-    // The program begins in its cgroup, as that of a container does.
+    // The program starts in its cgroup, like the program of a container.
     let mut child = Command::new("bash")
         .args(["-c", "read; exec ip netns exec \"$0\" bash -c \"$1\""])
         .args([&lab.pair.a.name, &send])
@@ -638,7 +638,7 @@ fn statistics_count_by_process_and_container() {
     std::fs::remove_dir(&group).expect("an empty cgroup");
 }
 
-/// Sends datagrams from a process of its own; returns the process's number.
+/// Sends datagrams from a new process. Returns the process's number.
 fn datagrams(lab: &Lab, port: u16, count: usize) -> u32 {
     let to = format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
     let send = format!("echo $$; for i in $(seq {count}); do echo x >{to}; done");
@@ -646,7 +646,7 @@ fn datagrams(lab: &Lab, port: u16, count: usize) -> u32 {
     said.trim().parse().expect("a number")
 }
 
-/// Two hosts have processes of the same numbers: here the same processes, captured by both.
+/// Two hosts may have processes with the same numbers. Here two captures of the same processes stand for two hosts.
 #[test]
 fn stored_packets_keep_their_processes() {
     const COUNT: usize = 50;

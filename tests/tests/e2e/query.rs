@@ -9,7 +9,7 @@ use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
 use trawl_tests::{Capture, Lab, args, binary, helper_or_skip, trawl, wait_until};
 
-/// A store with two hosts' records of the same packets: one host at the driver, the other after it.
+/// A store with the records of two hosts of the same packets. One host captures at the driver, and the other after it.
 struct Stored {
     lab: Lab,
     url: String,
@@ -99,7 +99,7 @@ fn sql_answers_follow_a_list_of_uncovered_packets() {
     assert_eq!(said(&whole), "");
     let csv = stored.query(&[count, "--csv"]);
     assert_eq!(String::from_utf8_lossy(&csv.stdout), "host,packets,ip\nalpha,300,200\nbeta,300,200\n");
-    // The rows of a removed chunk are still there; a catalogue made anew lacks them, and says so.
+    // The catalogue still has the rows of a removed chunk. A rebuilt catalogue lacks them, which is reported.
     fs::remove_file(&stored.chunks()[0]).expect("a chunk");
     assert_eq!(document(&stored.query(&[count, "--json"])), found);
     let again = trawl(&["store", "index", "--rebuild", &stored.url]);
@@ -141,7 +141,7 @@ fn query_is_limited_in_memory_and_ends_at_a_signal() {
     let url = format!("file://{store}");
     let query = args!("store query --store {url} --memory 400MiB");
     for sql in [
-        // A single value, and rows that have to be in memory together.
+        // The queries need memory for a single value, and for rows that must be in memory together.
         "SELECT length(repeat('x', 2000000000))",
         "SELECT length(s) FROM (SELECT string_agg(repeat('x', 100000), '') AS s FROM generate_series(1, 100000))",
     ] {
@@ -185,8 +185,7 @@ fn errors_name_the_tables_and_the_option_of_the_store() {
     assert!(said(&nowhere).contains("--store URL"), "{}", said(&nowhere));
 }
 
-/// Guards root against another user's program next to a copy of trawl, and against a directory above that others may
-/// move.
+/// Root runs neither a program of another user next to a copy of trawl, nor one below a directory that others may move.
 #[test]
 fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
@@ -244,7 +243,7 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
         let of_alpha = rows.iter().filter(|row| row[1].starts_with("alpha:")).count();
         assert_eq!(of_alpha, count / 2, "{filter}");
     }
-    // The answer has exactly the stored bytes: tshark compares it with the chunks.
+    // The answer has exactly the stored bytes, as tshark shows for the answer and the chunks.
     let sql = stored.query(&["SELECT * FROM packets WHERE host = 'beta'", "--packets", &file]);
     assert!(sql.status.success(), "{sql:?}");
     let fields = ["frame.time_epoch", "frame.len", "udp.payload", "frame.packet_id"];
@@ -258,7 +257,7 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     let mut rows = tshark(&file, &fields);
     rows.sort();
     assert_eq!(rows, expected);
-    // By host, and by a time before the first packet.
+    // Packets are selected by host, and by a time before the first packet.
     let lines = stored.query(&["--filter", "ip6", "--host", "beta"]);
     assert_eq!(String::from_utf8_lossy(&lines.stdout).lines().count(), 100);
     let none = stored.query(&["--filter", "ip6", "--to", "-1h"]);
@@ -329,7 +328,7 @@ fn packet_is_found_at_both_hosts() {
         assert_eq!(hosts[0]["host"], "alpha");
         assert_eq!(hosts[1]["host"], "beta");
         let delay = &way["delays"][0];
-        // Without known clock errors the order is undefined.
+        // The order is unknown if the errors of the clocks are unknown.
         if delay["error_bound_ns"].is_null() {
             assert_eq!(delay["ordered"], 0);
         }
@@ -353,7 +352,7 @@ fn equal_packets_are_ambiguous() {
     assert!(text.contains("1  ambiguous: identical packets at one interface"), "{trace:?}");
 }
 
-/// Names of commands before they were grouped.
+/// Earlier names of commands still run the commands in groups.
 #[test]
 fn old_names_run_the_commands_in_groups() {
     if !helper_or_skip("trawl-fleet", "make build-fleet") {

@@ -1,4 +1,4 @@
-//! `trawl read --dedup`: one sighting of each packet, and every retransmission.
+//! `trawl read --dedup` keeps one sighting of each packet, and every retransmission.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use trawl_tests::{args, binary};
 const MS: u64 = 1_000_000;
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// Returns a datagram to this port; with a VLAN tag, and the padding of short frames.
+/// Returns a datagram to this port, optionally with a VLAN tag or the padding of short frames.
 fn frame(port: u16, vlan: Option<u16>, padded: bool) -> Vec<u8> {
     let template = Template::new().ethernet([2; 6], [4; 6]);
     let template = match vlan {
@@ -62,11 +62,11 @@ fn copies_at_other_interfaces_are_left_out_and_retransmissions_stay() {
         (1, 1, frame(1, None, false)),
         (2, 2, frame(1, Some(7), true)),
         (0, 2, frame(2, None, false)),
-        // The first one again, along the same path.
+        // The first packet is sent again along the same path.
         (0, 3, frame(1, None, false)),
         (1, 4, frame(1, None, false)),
         (2, 4, frame(1, Some(7), true)),
-        // Too late for a copy.
+        // This sighting is too late for a copy.
         (2, 9, frame(2, None, false)),
     ];
     fs::write(&file, recording(&sightings)).expect("a file");
@@ -82,7 +82,7 @@ fn copies_at_other_interfaces_are_left_out_and_retransmissions_stay() {
     assert_eq!(counted.lines().next(), Some("2 packets"));
 }
 
-/// Files of two tcpdumps are two points.
+/// Two files of tcpdump are two points at which copies can be recorded.
 #[test]
 fn copies_in_another_file_are_left_out() {
     let directory = Directory::new();
@@ -92,7 +92,7 @@ fn copies_in_another_file_are_left_out() {
         let mut bytes = Vec::new();
         pcap::file_header(&mut bytes, 1, 0);
         for packet in 0..5u64 {
-            // The same bytes twice: packets 0 and 4.
+            // Packets 0 and 4 have the same bytes.
             let frame = frame(packet as u16 % 4, None, number == 1);
             let time = START + packet * MS + number as u64 * 100;
             pcap::record(&mut bytes, time, &frame, frame.len() as u32);

@@ -1,4 +1,4 @@
-//! `trawl read --anonymize` and `--headers`: files that can be passed on, by tshark.
+//! `trawl read --anonymize` and `--headers` write files that can be passed on, as tshark shows.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ fn frames() -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// Returns a recording whose filter and comments contain addresses too.
+/// Returns a recording whose filter and comments also contain addresses.
 fn recording() -> Vec<u8> {
     let mut out = Vec::new();
     write::section_header(&mut out, &write::SectionHeader::default());
@@ -166,7 +166,7 @@ fn typed_password_cannot_be_computed_from_checksums() {
         let mut reader = CaptureReader::new(&bytes[..]).expect("a header");
         let mut checked = 0;
         while let Some(packet) = reader.next_packet().expect("whole records") {
-            // The frame as if a zero had been typed, with the addresses in the file.
+            // This is the frame for a typed zero, with the addresses in the file.
             let ip = |at: usize| <[u8; 4]>::try_from(&packet.captured[at..at + 4]).expect("an address");
             let zero = Template::new().ethernet(A, B).ipv4(ip(26), ip(30)).tcp(Tcp {
                 src: 40_000,
@@ -217,6 +217,6 @@ fn keys_that_are_short_or_missing_leave_no_file() {
     let short = refused(&arguments, 1);
     assert!(short.contains("16 bytes") && !short.contains("0123456789"), "{short}");
     assert!(!directory.path().join("out.pcapng").exists());
-    // Lines need a key too.
+    // Printed lines also need a key.
     refused(&["read", &file, "--anonymize", &key], 1);
 }

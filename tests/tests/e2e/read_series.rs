@@ -99,7 +99,8 @@ fn latest_files_stay_and_names_follow_the_packets() {
     let found = files(&directory, "ring_");
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(port(&found[0], true), "3000");
-    // One file for each second of the recording, named after it; several interfaces and files become one.
+    // Each second of the recording gets a file named after it. The interfaces of both files are the same, and are
+    // joined.
     done(&["read", &all, &all, "-w", &to("at-%s.pcapng"), "-G", "1"]);
     let found = files(&directory, "at-");
     let names: Vec<_> = found.iter().map(|path| path.file_stem().expect("a name").to_string_lossy()).collect();
@@ -108,7 +109,7 @@ fn latest_files_stay_and_names_follow_the_packets() {
     assert!(found.iter().all(|path| count(path) == 2000));
 }
 
-/// Refused as by `trawl capture`, before anything is written.
+/// Impossible series are refused as by `trawl capture`, before anything is written.
 #[test]
 fn impossible_series_are_refused() {
     if !tools_or_skip(&["capinfos", "mkfifo"]) {
@@ -156,7 +157,7 @@ fn files_are_compressed_by_their_suffix() {
         assert_eq!(done(&words), plain);
         found.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
     }
-    // Requested by an option if the suffix is neutral; no compression for a pipe.
+    // An option requests compression if the suffix does not. A series cannot be written to a pipe.
     let asked = to("asked.pcapng");
     done(&["read", &all, "-w", &asked, "--compress", "zstd"]);
     assert_eq!(fs::read(&asked).expect("a file")[..4], [0x28, 0xb5, 0x2f, 0xfd]);
@@ -176,11 +177,11 @@ fn reading_benchmark_compares_both_results() {
     let out = out.to_str().expect("a plain path");
     let options = ["--set", "megabytes=2", "--repeat", "1", "-o", out];
     let said = done(&[&["bench", "read", "--json", "--scratch", place][..], &options].concat());
-    // The first line is the document, progress from standard error follows.
+    // The first line is the document, and the progress on standard error follows.
     let said = said.lines().next().expect("a document");
     let outcome: serde_json::Value = serde_json::from_str(said).expect("JSON");
     let outcome = &outcome["experiments"][0];
-    // Speed is not tested; equality of the results is.
+    // The test checks that the results are equal, and not the speed.
     assert_eq!(outcome["failures"], serde_json::json!([]), "{outcome}");
     let runs = outcome["runs"].as_array().expect("a list");
     assert_eq!(runs.len(), 6, "{outcome}");
@@ -197,7 +198,8 @@ fn reading_benchmark_compares_both_results() {
     assert_eq!(left, ["results"]);
 }
 
-/// As long as many frames of a compressed file: a packet every millisecond, of nearly incompressible data.
+/// Returns a recording as long as many frames of a compressed file, with a packet of nearly incompressible data every
+/// millisecond.
 fn long_recording(directory: &Directory) -> String {
     let mut bytes = Vec::new();
     let mut noise = 1u64;

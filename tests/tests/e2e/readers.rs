@@ -15,7 +15,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, args, frames, trawl, wait_until};
 
-/// Returns the address that trawl said.
+/// Returns the address that trawl reports.
 fn address(said: &str) -> SocketAddr {
     let rest = said.split("tcp-listen:").nth(1).expect(said);
     let end = rest.find(": ").expect(said);
@@ -80,7 +80,7 @@ fn of_reader(summary: &Summary, reader: SocketAddr, key: &str) -> u64 {
     found[key].as_u64().unwrap_or_else(|| panic!("{found}"))
 }
 
-/// Two tshark and a file get the same packets; one that connects later gets the packets from then on.
+/// Two tsharks and a file get the same packets, and a tshark that connects later gets the packets from then on.
 #[test]
 fn tsharks_read_beside_a_file() {
     let Some(lab) = Lab::open() else { return };
@@ -116,7 +116,7 @@ fn tsharks_read_beside_a_file() {
     assert_eq!(summary.outputs[0]["lost"], 0);
 }
 
-/// Interfaces that join are described to readers from before and after.
+/// Interfaces that join are described to readers that connected before and after.
 #[test]
 fn streams_describe_interfaces_that_join() {
     let Some(lab) = Lab::open() else { return };
@@ -203,7 +203,7 @@ fn slow_reader_loses_its_own_packets() {
         fast.wait(expected);
     }
     let slow = Reading::start(slow);
-    // The queue has room again.
+    // The next packets are sent once the queue has room again.
     slow.wait(expected / 3);
     lab.send(&[frames::patterned(LENGTH)], LAST);
     let all = ROUNDS * ROUND + LAST;
@@ -215,15 +215,15 @@ fn slow_reader_loses_its_own_packets() {
     assert_eq!(of_reader(&summary, at_fast, "sent"), all);
     let (sent, lost) = (of_reader(&summary, at_slow, "sent"), of_reader(&summary, at_slow, "lost"));
     assert!(lost > 0 && sent + lost == all, "{summary:#?}");
-    let told = format!("reader {at_slow}: {sent} sent, {lost} lost: it could not keep up");
-    assert!(finished.stderr.contains(&told), "{}", finished.stderr);
+    let expected = format!("reader {at_slow}: {sent} sent, {lost} lost: it could not keep up");
+    assert!(finished.stderr.contains(&expected), "{}", finished.stderr);
     for (bytes, got) in [(fast.end(), all), (slow.end(), sent)] {
         let contents = Contents::parse(&bytes);
         assert_eq!(contents.packets.len() as u64, got);
         let drops: u64 = contents.packets.iter().map(|one| one.drop_count()).sum();
         assert_eq!(drops, all - got);
         let statistics = &contents.statistics[0].options;
-        // isb_ifdrop and isb_usrdeliv.
+        // The options are isb_ifdrop and isb_usrdeliv.
         assert_eq!(statistics.u64(5), Some(all - got));
         assert_eq!(statistics.u64(8), Some(got));
     }
@@ -242,12 +242,11 @@ fn stalled_reader_does_not_delay_the_end() {
             let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:0{options}");
             let capture = Capture::start(&lab, &arguments);
             let address = address(&capture.said());
-            let mut stalled = match options.is_empty() {
-                true => Stalled::Socket(TcpStream::connect(address).expect("a connection")),
-                false => {
-                    let mut reader = openssl_reader(&lab, address, Some("reader"));
-                    Stalled::Process(reader.stdout(Stdio::piped()).spawn().expect("openssl"))
-                }
+            let mut stalled = if options.is_empty() {
+                Stalled::Socket(TcpStream::connect(address).expect("a connection"))
+            } else {
+                let mut reader = openssl_reader(&lab, address, Some("reader"));
+                Stalled::Process(reader.stdout(Stdio::piped()).spawn().expect("openssl"))
             };
             wait_connected(&capture, 1);
             lab.send(&[frames::patterned(length)], PACKETS);
@@ -290,7 +289,8 @@ impl Stalled {
     }
 }
 
-/// Readers that close, die and half-close: the first two are noticed without packets, and disturb nobody.
+/// Readers close, are killed, or half-close their connections. The first two are noticed without packets, and disturb
+/// no other reader.
 #[test]
 fn dying_readers_are_noticed() {
     let Some(lab) = Lab::open() else { return };
@@ -322,7 +322,7 @@ fn dying_readers_are_noticed() {
     assert_eq!(Contents::parse(&half.end()).packets.len(), 20);
 }
 
-/// Without a reader the packets go nowhere, and the account says so.
+/// Without a reader, packets are not kept, which the account reports.
 #[test]
 fn packets_without_a_reader_are_not_kept() {
     let Some(lab) = Lab::open() else { return };
@@ -341,8 +341,8 @@ fn packets_without_a_reader_are_not_kept() {
             Some(output) => {
                 summary.assert_all_recorded(100);
                 assert_eq!((&output["recorded"], &output["not_kept"]), (&0.into(), &100.into()));
-                let told = "100 recorded packets came while no reader was connected";
-                assert!(finished.stderr.contains(told), "{}", finished.stderr);
+                let expected = "100 recorded packets came while no reader was connected";
+                assert!(finished.stderr.contains(expected), "{}", finished.stderr);
             }
         }
     }
@@ -368,25 +368,25 @@ fn stream_has_the_format_and_length_of_its_output() {
     assert!(!capinfos(&file, "File type").contains("pcapng"));
 }
 
-/// A further reader is refused with a message, and has its place once another leaves.
+/// One reader more than the maximum is refused with a message, and is accepted once another leaves.
 #[test]
 fn readers_are_limited() {
-    const MOST: usize = 64;
+    const MAX_READERS: usize = 64;
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:0");
     let capture = Capture::start(&lab, &arguments);
     let address = address(&capture.said());
     let connect = || TcpStream::connect(address).expect("a connection");
-    let mut readers: Vec<TcpStream> = (0..MOST).map(|_| connect()).collect();
-    wait_connected(&capture, MOST);
+    let mut readers: Vec<TcpStream> = (0..MAX_READERS).map(|_| connect()).collect();
+    wait_connected(&capture, MAX_READERS);
     let mut refused = connect();
     capture.wait_said("64 readers are connected already");
     assert_eq!(refused.read(&mut [0; 8]).expect("an end"), 0);
     readers.pop();
     capture.wait_said("it closed the connection");
     readers.push(connect());
-    wait_connected(&capture, MOST + 1);
+    wait_connected(&capture, MAX_READERS + 1);
     capture.stop_well();
 }
 
@@ -442,7 +442,7 @@ fn tls_admits_readers_with_a_certificate() {
     let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:0.0.0.0:0{tls}");
     let capture = Capture::start(&lab, &arguments);
     let address = SocketAddr::from(([127, 0, 0, 1], address(&capture.said()).port()));
-    // Without a certificate, with a stranger's, and without TLS.
+    // Readers without a certificate, with a stranger's, and without TLS get nothing.
     for certificate in [None, Some("stranger")] {
         let read = openssl_reader(&lab, address, certificate).output().expect("openssl");
         assert!(read.stdout.is_empty());
@@ -477,7 +477,7 @@ fn stalled_handshakes_keep_no_reader_out() {
     let capture = Capture::start(&lab, &arguments);
     let address = address(&capture.said());
     let stalled: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(address).expect("a connection")).collect();
-    // The oldest have given way to newer ones.
+    // trawl has closed the oldest connections in favour of newer ones.
     capture.wait_said("it closed the connection during the TLS handshake");
     let mut reader = openssl_reader(&lab, address, Some("reader"));
     reader.stdout(File::create(&file).expect("a file"));
@@ -493,7 +493,7 @@ fn stalled_handshakes_keep_no_reader_out() {
     assert_eq!(Contents::read(&file).packets.len(), 50);
 }
 
-/// Only packets that an output has are recorded.
+/// Only packets that an output has count as recorded.
 #[test]
 fn full_disk_without_a_reader_records_the_file_alone() {
     let Some(lab) = Lab::open() else { return };
@@ -502,7 +502,7 @@ fn full_disk_without_a_reader_records_the_file_alone() {
     let (file, receiver) = (disk.path("file"), lab.receiver());
     let arguments = args!("-i {receiver} --tap xdp -w {file} -w tcp-listen:0");
     let capture = Capture::start(&lab, &arguments);
-    // Four times the size of the disk.
+    // The packets have four times the size of the disk.
     lab.send(&[frames::patterned(200)], 10_000);
     capture.wait_recorded(10_000);
     let finished = capture.stop();

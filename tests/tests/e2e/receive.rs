@@ -45,11 +45,11 @@ fn losses_duplicates_and_order_are_counted_exactly() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &["--count", "22"]);
     let sequences = [
-        // 4, 5 and 9 are missing; 7 is late; 2 and 8 arrive twice, 3 three times.
+        // In the first flow, 4, 5 and 9 are missing, 7 is late, 2 and 8 arrive twice, and 3 arrives three times.
         (1, vec![0, 1, 2, 2, 3, 3, 3, 6, 8, 7, 8, 10]),
-        // None is missing; the flow began before the receiver.
+        // In the second flow, none is missing, because the flow began before the receiver.
         (2, vec![1000, 1001, 1002]),
-        // All in the wrong order.
+        // In the third flow, all are in the wrong order.
         (3, vec![5, 4, 3, 2, 1, 0]),
         (4, vec![u32::MAX]),
     ];
@@ -95,7 +95,7 @@ fn packets_without_a_stamp_are_counted_separately_and_pass() {
     let behind = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 3", lab.receiver()));
     let sent = [frames::silent(60), udp(1, 0), frames::silent(61), udp(1, 1), frames::silent(62)];
     send_each(&lab, &sent);
-    // The stamped ones are dropped, so that these three end it.
+    // The stamped packets are dropped, so the capture behind the receiver ends after the three others.
     assert_eq!(behind.wait().summary_of_success().seen, 3);
     let result = receiver.stop().json();
     assert_eq!(some(&result, &["received", "unstamped", "unstamped_bytes"]), json!([2, 3, 183]));
@@ -161,7 +161,7 @@ fn stamped_packets_of_all_kinds_have_correct_checksums() {
             fields[2],
         ],
     );
-    // 1: good.
+    // tshark shows 1 for a correct checksum.
     let verdicts: Vec<&str> = said.lines().map(str::trim).collect();
     assert_eq!(verdicts, ["1", "1", "1", "1", "1", "1", "1", "", ""]);
     assert_eq!(tshark(&file, &["frame.len"]).len(), sent.len());
@@ -186,7 +186,7 @@ fn long_packets_carry_stamps_behind_their_first_page() {
 #[test]
 fn receiver_falls_back_to_skb_mode() {
     let Some(lab) = Lab::open() else { return };
-    // Fewer receive queues than the peer's transmit queues.
+    // A veth with fewer receive queues than the peer's transmit queues refuses native mode.
     let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
     run("nsenter", &args!("{namespace} ethtool -L {} rx 1 tx 1", lab.pair.b.interface));
     if run("nproc", &["--all"]).trim() == "1" {

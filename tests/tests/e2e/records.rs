@@ -39,7 +39,7 @@ fn meta_selects_the_fields_of_each_packet() {
         for packet in &Contents::read(&file).packets {
             let has = [
                 packet.flags().is_some(),
-                // A packet socket does not report it.
+                // A packet socket does not report the queue.
                 packet.queue().is_some() && tap != "packet",
                 packet.packet_id().is_some(),
                 packet.verdict().is_some(),
@@ -115,7 +115,7 @@ fn slow_traffic_is_stamped_exactly() {
     }
 }
 
-/// Returns the longest run of records whose stamps increase by one: without a reading of the clock.
+/// Returns the longest run of records whose stamps increase by one, for which the clock was not read.
 fn longest_run_unread(contents: &Contents) -> usize {
     let times: Vec<u64> = contents.packets.iter().map(|packet| packet.time).collect();
     times.chunk_by(|one, next| next - one == 1).map(|run| run.len() - 1).max().unwrap_or(0)
@@ -134,13 +134,13 @@ fn readings_of_the_clock_follow_the_traffic() {
         capture.stop_well().assert_all_recorded(count);
         Contents::read(&file)
     };
-    // At full speed, at least one in 16, as `poll` reads the clock once per batch of up to 64.
+    // At full speed, `auto` reads the clock for at least one packet in 16, and `poll` once per batch of up to 64.
     done(&["xdp", "load", &place, "drop", "--tappable"]);
     assert!(longest_run_unread(&record("auto", 100_000)) < 16);
     assert!(longest_run_unread(&record("poll", 100_000)) > 16);
     assert_eq!(longest_run_unread(&record("precise", 100_000)), 0);
     done(&["xdp", "unload", &place]);
-    // Each packet exceeds the intended interval between two readings.
+    // The program needs longer for each packet than the intended interval between two readings.
     let slow = programs::object_file(&lab, "slow");
     done(&["xdp", "load", &place, &slow, "--tappable"]);
     let mut contents = record("auto", 2_000);
@@ -187,7 +187,7 @@ fn busy_cpu_may_use_all_memory_while_the_reader_stalls() {
     let arguments = ["-i", &receiver, "--tap", "xdp", "--memory", "64MiB", "-w", &file];
     let capture = Capture::start(&lab, &arguments);
     capture.freeze();
-    // More than half of it, from one CPU.
+    // One CPU fills more than half of the pool.
     let count = (40 << 20) / 1_600;
     send_from(&lab.pair.a, &[frames::patterned(1500)], count, Engine::Live, Some(0), None);
     capture.thaw();

@@ -65,7 +65,7 @@ fn to_another_interface_by_helper_and_map() {
     }
 }
 
-/// Before Linux 5.13, GRO is not enough there, and trawl attaches a program.
+/// Before Linux 5.13, GRO is not enough for a veth to accept XDP frames, and trawl attaches a program.
 #[test]
 fn redirected_packets_reach_a_host_without_gro() {
     let Some(lab) = unready() else { return };
@@ -107,7 +107,8 @@ fn jumbo_frames(mode: &str) {
         arrive(&lab, &lab.line.b, &sent, 3, || {
             for (number, frame) in (1..).zip(&sent) {
                 lab.send_packets(std::slice::from_ref(frame));
-                // One by one: before Linux 6.15, in skb mode, only the first of several waiting packets is redirected.
+                // Frames are sent one by one, because before Linux 6.15, in skb mode, only the first of several waiting
+                // packets is redirected.
                 wait_until("it is redirected on the other CPU", || !by_cpu || Counts::of(&from).outcome(far) >= number);
             }
         });
@@ -132,8 +133,8 @@ fn jumbo_frames_are_redirected_whole_skb() {
     jumbo_frames("skb");
 }
 
-/// The kernel does not copy packets of several buffers. In skb mode none occur, as the program accepts none; natively
-/// they are dropped and counted, unless no copy is needed.
+/// Checks packets of several buffers, which the kernel does not copy. In skb mode none occur, because the program
+/// accepts none. In native mode they are dropped and counted unless no copy is needed.
 fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bool) {
     let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);
@@ -216,11 +217,11 @@ fn to_several_but_not_back_skb() {
     to_several("skb", true);
 }
 
-/// Packets that fit into a queue to another CPU, sent slowly.
+/// Number of packets that fit into a queue to another CPU if they are sent slowly.
 const TO_CPU: u64 = 1000;
 const RATE: u64 = 50_000;
 
-/// Before Linux 6.15 some of them go to the stack in skb mode, unless all do.
+/// Redirects packets to other CPUs. Before Linux 6.15, some of them go to the stack in skb mode.
 fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);

@@ -30,7 +30,7 @@ fn unknown_interface_is_refused() {
     refused(&["-i", &format!("{}:nowhere", lab.pair.b.name), "-w", &file], 1, &["nowhere"]);
     refused(&["-i", "nowhere", "--netns", &lab.pair.b.name, "-w", &file], 1, &["nowhere"]);
     assert!(!lab.path("file.pcapng").exists());
-    // One of two: the valid one stays unchanged.
+    // If one of two interfaces is unknown, the other one stays unchanged.
     refused(&["-i", &lab.receiver(), "-i", "trawl-nowhere"], 1, &["trawl-nowhere"]);
     nothing_attached(&lab.pair.b);
 }
@@ -83,7 +83,7 @@ fn unsupported_options_of_a_tap_are_refused() {
     nothing_attached(&lab.pair.b);
 }
 
-/// Whatever call meets the limit of open files, the message says how to raise it.
+/// If any call meets the limit of open files, the message says how to raise it.
 #[test]
 fn lack_of_open_files_is_explained() {
     let Some(lab) = Lab::open() else { return };
@@ -102,7 +102,7 @@ fn lack_of_open_files_is_explained() {
     }
 }
 
-/// A pipe has no width: lines end between words within 80 columns.
+/// In a pipe, which has no width, lines end between words within 80 columns.
 #[test]
 fn piped_table_of_taps_fits_80_columns() {
     let shown = String::from_utf8_lossy(&trawl(&["taps"]).stdout).into_owned();
@@ -133,12 +133,12 @@ fn taps_refuse_what_their_table_denies() {
         let missing = facts["missing"].as_array().expect("a list");
         assert_eq!(facts["available"], Value::Bool(missing.is_empty()));
         for (what, arguments) in asked {
-            // Two lines are called xdp: only features of neither are refused.
+            // Two lines have the name xdp, and only features that neither has are refused.
             let mut lines = taps.iter().filter(|tap| tap["name"] == name);
             if lines.any(|line| line["gives"][what] == Value::Bool(true)) {
                 continue;
             }
-            // Its ports are no interfaces; it is refused before an application is searched for.
+            // The ports of the dpdk tap are not interfaces. The refusal precedes the search for an application.
             let place = if name == "dpdk" { "dpdk:0" } else { &place };
             let all = ["-i", place, "--tap", name, "--duration", "100ms"];
             let word = if what == "sent" { what } else { arguments[0] };
@@ -232,7 +232,7 @@ fn unwritable_files_are_refused() {
 
 #[test]
 fn program_without_a_hook_is_refused() {
-    // A kernel with tracing programs needs no hook.
+    // On a kernel with tracing programs, a capture needs no hook.
     if KernelFeature::Fexit.probe().is_supported() {
         return;
     }
@@ -250,7 +250,7 @@ fn program_without_a_hook_is_refused() {
 #[test]
 fn missing_privileges_are_named() {
     let Some(lab) = Lab::open() else { return };
-    // In a directory open to all users, whatever user built it.
+    // The copy is in a directory that all users may read, whichever user built trawl.
     let copy = lab.file("trawl");
     binary::copy(binary::path(), &copy);
     for path in [copy.as_str(), &lab.file("")] {

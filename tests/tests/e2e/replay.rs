@@ -10,7 +10,7 @@ use trawl_tests::{Capture, Lab, Running, args, frames, trawl};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns a pcap file with nanoseconds.
+/// Returns a pcap file whose times have nanoseconds.
 fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, link_type, 0);
@@ -34,7 +34,8 @@ fn written(lab: &Lab, name: &str, bytes: &[u8]) -> String {
     lab.file(name)
 }
 
-/// Replays, with a capture of this many packets at the other end; returns the summary and the captured packets.
+/// Replays files while a capture of this many packets runs at the other end. Returns the summary and the captured
+/// packets.
 #[track_caller]
 fn replayed(lab: &Lab, count: usize, arguments: &[&str]) -> (Value, Vec<Vec<u8>>) {
     let (output, frames) = captured(lab, count, arguments);
@@ -276,7 +277,7 @@ fn gaps_match_the_recording() {
     for (speed, least) in [("1", 0.09), ("3", 0.03)] {
         let (summary, came) = replayed(&lab, 5, &["--speed", speed, &file]);
         assert_eq!(numbers(&came), [0, 1, 2, 3, 4]);
-        // Never faster than requested; the delay depends on the machine, and is measured.
+        // The replay is never faster than requested. Its delay depends on the machine, and is only measured.
         assert!(summary["seconds"].as_f64() >= Some(least), "{summary}");
         assert!(summary["gap_error_ns"]["max"].is_u64(), "{summary}");
     }

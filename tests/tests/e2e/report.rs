@@ -1,4 +1,4 @@
-//! `trawl bench report`: the page in headless Chromium, Markdown, the comparison, the server.
+//! `trawl bench report`: the page in headless Chromium, Markdown, the comparison, and the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use trawl_tests::{args, binary, skip, trawl};
 
 use crate::bench::{Directory, results};
 
-/// Writes results as a run would, with known figures.
+/// Writes results like a run, with known figures.
 fn sample(directory: &Path, factor: f64, is_complete: bool) {
     std::fs::create_dir_all(directory).expect("it can be made");
     let mut runs = Vec::new();

@@ -10,9 +10,9 @@ use trawl_tests::lab::Directory;
 use trawl_tests::tools_or_skip;
 use trawl_tests::witness::run;
 
-/// Stands in for ssh: runs the command here.
+/// Replaces ssh by a script that runs the command on this host.
 const SSH: &str = r#"shift; exec sh -c "$*""#;
-/// Stands in for trawl: prints what a card's findings and results may contain.
+/// Replaces trawl by a script that prints texts that a card's findings and results may contain.
 const TRAWL: &str = r#"
 text='{"interface": "eth0", "mac": "52:54:00:aa:00:01", "text": "up, 10.1.2.3/24 10.1.2.4 fe80::1%eth0 2001:db8::5 1:2:3:4:5:6:7:8",
  "host": "10.0.0.1", "peer": "card.example.org", "driver": "ice 6.12.3", "time": "12:34:56"}'
@@ -82,6 +82,6 @@ fn report_card_has_no_addresses_and_no_host_names() {
     for kept in ["ice 6.12.3", "12:34:56", "eth0"] {
         assert!(results.contains(kept), "{kept} is missing: {results}");
     }
-    // The check would notice the addresses of the original.
+    // The check finds the addresses in the original, so it would notice them in the archive.
     assert_eq!(addresses(TRAWL).len(), 7, "{:?}", addresses(TRAWL));
 }

@@ -1,4 +1,4 @@
-//! `trawl gen rfc2544`: results depend on the machine; their consistency does not.
+//! `trawl gen rfc2544`: the results depend on the machine, but must be consistent.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn veth_alone_is_measured() {
     assert_eq!(sizes, [&json!(64), &json!(1518)]);
     for one in results {
         check_result(one, 50.0);
-        // At this rate not even a busy machine loses half.
+        // At this rate, even a busy machine loses less than half.
         assert!(one["throughput_frames_per_second"].is_f64(), "{one}");
         let steps = one["frame_loss"].as_array().expect("steps");
         assert!((2..=10).contains(&steps.len()), "{one}");
@@ -106,7 +106,7 @@ fn router_is_measured_with_the_live_engine() {
 fn narrow_link_limits_the_throughput() {
     let Some(lab) = LineLab::open() else { return };
     let right = &lab.line.right;
-    // 0.5 Mbit/s is 1000 frames of 60 bytes a second, below any machine's rate; the queue is short.
+    // 0.5 Mbit/s are 1000 frames of 60 bytes per second, below any machine's rate, and the queue is short.
     let shape = ["rate", "500kbit", "burst", "2000", "limit", "3000"];
     let qdisc = args!("-n {} qdisc add dev {} root tbf", right.name, right.interface);
     run("tc", &[&qdisc[..], &shape].concat());

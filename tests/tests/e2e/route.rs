@@ -13,8 +13,8 @@ fn ip(station: &Station, arguments: &str) {
     run("ip", &[&["-n", &station.name][..], &words].concat());
 }
 
-/// Returns frames to the other host: UDP and TCP of both families, of several lengths, with all fields that a router
-/// leaves alone.
+/// Returns frames to the other host: UDP and TCP of both families and of several lengths, with all fields that a router
+/// does not change.
 fn to_b(line: &Line) -> Vec<Vec<u8>> {
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let ipv4 = |ttl: u8, tos: u8| {
@@ -35,15 +35,15 @@ fn to_b(line: &Line) -> Vec<Vec<u8>> {
         frames.push(ipv6(255).udp(40_000, 9).payload(vec![7; length]).build());
         frames.push(ipv6(2).tcp(tcp()).payload(vec![7; length]).build());
     }
-    // The header checksum wraps for some of them.
+    // The header checksum of some of these frames wraps around.
     frames.extend((1..=255u8).map(|tos| ipv4(tos.max(2), tos).udp(40_000, 9).payload(vec![tos; 8]).build()));
-    // Padded, as by a card, or by a switch that removed a tag.
+    // These frames are padded like frames of a card, or of a switch that removed a tag.
     frames.push(ipv4(64, 0).udp(40_000, 9).frame_len(60).build());
     frames.push(ipv6(64).udp(40_000, 9).frame_len(64).build());
     frames
 }
 
-/// Returns the frame as it should arrive: from the router to b, with one hop less and a freshly computed checksum.
+/// Returns the frame as it should arrive: from the router to b, with a decremented time to live and a new checksum.
 fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
     let mut out = frame.to_vec();
     out[..6].copy_from_slice(&line.b.mac);
@@ -64,7 +64,7 @@ fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
 }
 
 fn arrives(mode: &str) {
-    // In skb mode a veth passes live frames on only with GRO; natively, the router enables it.
+    // In skb mode a veth passes live frames on only with GRO. In native mode, the router enables GRO.
     let options = LineOptions { gro: mode == "skb", ..LineOptions::default() };
     let Some(lab) = LineLab::with(&options) else {
         return;
@@ -171,7 +171,7 @@ fn ports_come_and_go() {
     let counts = Counts::wait(|| Counts::of_port(&left), 20);
     assert_eq!(counts.outcome(elsewhere), 10, "{counts:?}");
     assert!(counts.outcome("forwarded, IPv4") > 0, "{counts:?}");
-    // Loading again only refreshes it.
+    // Loading again only refreshes the router.
     let said = done(&["route", "load", &left, &right]);
     assert!(said.contains("routing between"), "{said}");
     assert_eq!(Counts::of_port(&left).packets(), 20);
@@ -187,7 +187,7 @@ fn ports_come_and_go() {
     assert!(none.contains("no router is loaded"), "{none}");
 }
 
-/// As when a system starts each of them separately.
+/// Ports that separate commands load at the same time, as at the start of a system, make one router.
 #[test]
 fn ports_that_are_loaded_at_once_make_one_router() {
     let Some(lab) = LineLab::open() else { return };
@@ -237,7 +237,8 @@ fn impossible_ports_are_refused() {
     assert!(said.contains("not a port of a router"), "{said}");
 }
 
-/// A bridge sends no XDP frames: what a native port redirects to it would be lost.
+/// A bridge sends no XDP frames, so packets that a native port redirects to it would be lost. All ports run in skb
+/// mode.
 #[test]
 fn ports_run_in_skb_mode_beside_one_without_native_xdp() {
     let Some(lab) = LineLab::open() else { return };
@@ -270,13 +271,13 @@ fn packets_passed_by_earlier_programs_are_routed() {
     assert_eq!(xdp_on(&line.right), None);
     let load = [&["route", "load", "--prio", "50", "--json"], &ports[..]].concat();
     let text = done(&load);
-    let told: serde_json::Value = serde_json::from_str(&text).expect("nothing but JSON");
-    assert_eq!(told["ports"].as_array().map(Vec::len), Some(2), "{told}");
+    let loaded: serde_json::Value = serde_json::from_str(&text).expect("nothing but JSON");
+    assert_eq!(loaded["ports"].as_array().map(Vec::len), Some(2), "{loaded}");
     lab.send_packets(&vec![forwardable(line); 20]);
     let counts = Counts::wait(|| Counts::of_port(&left), 20);
     assert!(counts.outcome("forwarded, IPv4") > 10, "{counts:?}");
     assert_eq!(Counts::of(&left).packets(), 20);
-    // A program between them that drops everything.
+    // The next program, which drops everything, is between the two.
     done(&["xdp", "load", &left, "drop", "--prio", "20"]);
     lab.send_packets(&vec![forwardable(line); 10]);
     Counts::wait(|| Counts::of(&left), 30);
@@ -289,7 +290,7 @@ fn packets_passed_by_earlier_programs_are_routed() {
     nothing_attached(&line.right);
 }
 
-/// Packets of several buffers are forwarded if the kernel can, and left to the stack if it would lose them.
+/// Packets of several buffers are forwarded if the kernel supports that, and left to the stack if it would lose them.
 #[test]
 fn jumbo_frames_get_through() {
     for mode in ["native", "skb"] {

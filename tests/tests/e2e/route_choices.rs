@@ -1,4 +1,4 @@
-//! With several routes, by rules or over several next hops, the router chooses like the kernel.
+//! The router chooses like the kernel among several routes, which rules or several next hops make.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ const REFRESH: &str = "to the stack: so that it looks after the neighbour";
 const FLOWS: u16 = 200;
 const EACH: usize = 3;
 const FIRST_PORT: u16 = 20_000;
-/// The two next hops, without hosts: frames to them are seen on the wire.
+/// MAC addresses of the two next hops. No hosts have them, and frames to them are recorded on the wire.
 const HOPS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0x71], [2, 0, 0, 0, 0, 0x72]];
 
 fn ip(station: &Station, arguments: &str) {
@@ -76,7 +76,7 @@ fn rules_decide_by_source_and_port() {
             ((40_000, 4001), by_rule("to the stack: unreachable or prohibited")),
             ((40_000, 4002), by_rule("dropped by a blackhole route")),
             ((4003, 9), "dropped by a blackhole route"),
-            // That rule applies to the other port.
+            // The rule for this port applies to the source port, not to the destination port.
             ((40_000, 4004), forwarded),
         ] {
             let before = Counts::of_port(&left);
@@ -106,7 +106,7 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
         &line.left,
         &format!("route add {to} nexthop via {one} dev right weight 1 nexthop via {other} dev right weight 1"),
     );
-    // By ports too.
+    // The kernel's choice then includes the ports.
     let family = if to.is_ipv4() { "ipv4" } else { "ipv6" };
     sysctl(&line.left, &format!("net.{family}.fib_multipath_hash_policy=1"));
     done(&["route", "load", &left, &right]);
@@ -122,7 +122,7 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
         by_flow.entry(port).or_default().push(mac);
     }
     assert_eq!(by_flow.len(), usize::from(FLOWS));
-    // All packets of a flow use one next hop, including the ones through the stack.
+    // All packets of a flow use one next hop, including those that go through the stack.
     let ways: Vec<[u8; 6]> = by_flow
         .into_iter()
         .map(|(port, macs)| {
@@ -155,7 +155,7 @@ fn flows_are_spread_over_two_hops_ipv6() {
     over_two_hops(to.into(), [hop(0x71), hop(0x72)]);
 }
 
-/// RFC 5549: IPv4 addresses are not needed between two routers.
+/// IPv4 is forwarded over an IPv6 next hop (RFC 5549), which needs no IPv4 addresses between two routers.
 #[test]
 fn ipv4_is_forwarded_over_an_ipv6_next_hop() {
     let Some(lab) = LineLab::open() else { return };
@@ -173,7 +173,7 @@ fn ipv4_is_forwarded_over_an_ipv6_next_hop() {
         out[..6].copy_from_slice(&HOPS[0]);
         out[6..12].copy_from_slice(&line.right.mac);
         out[22] -= 1;
-        // One less in the upper half of a 16-bit field adds one to the checksum there: it does not wrap in these.
+        // A decremented upper half of a 16-bit field increments the upper half of the checksum, if that does not wrap.
         assert!(out[24] < 0xfe, "a checksum that wraps");
         out[24] += 1;
         out

@@ -1,4 +1,4 @@
-//! Packets that the router leaves to the stack: each reason counted exactly, and no other packet forwarded.
+//! Packets that the router leaves to the stack: each reason is counted exactly, and no other packet is forwarded.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use trawl_tests::lab::place;
 use trawl_tests::witness::{nothing_attached, run};
 use trawl_tests::{LineLab, frames};
 
-/// Frames for each reason.
+/// Number of frames for each reason.
 const EACH: u64 = 20;
 
 fn ethernet(line: &Line) -> Template {
@@ -76,7 +76,8 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (from6("fe80::1"), MARTIAN),
         (to6("fe80::1"), MARTIAN),
         (from6("ff02::1"), MARTIAN),
-        // A wrong version, a header beyond the packet, a length too large, one too small, and a wrong checksum.
+        // These have a wrong version, a header beyond the packet, a length that is too large, one that is too small,
+        // and a wrong checksum.
         (with(plain4(), 14, 0x55), MALFORMED),
         (with(plain4(), 14, 0x44), MALFORMED),
         (with(plain4(), 16, 0x01), MALFORMED),
@@ -96,7 +97,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (to4([203, 0, 113, 7]), LOCAL),
         (to6(&line.left.ipv6.to_string()), LOCAL),
         (to6("2001:db8::1"), LOCAL),
-        // To the broadcast address of the other link.
+        // This packet is sent to the broadcast address of the other link.
         (to4([10, 77, 2, 255]), LOCAL),
         (to4([198, 51, 100, 1]), "to the stack: unreachable or prohibited"),
         (to4([198, 51, 100, 2]), "to the stack: unreachable or prohibited"),
@@ -107,7 +108,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (to6("fd00:77:2::77"), "to the stack: neighbour to be found"),
         (to4([192, 0, 2, 9]), "to the stack: leaves by another interface"),
         (big(line), "to the stack: larger than the MTU"),
-        // Fragments are forwarded unchanged; the first ones go through the stack, which resolves the neighbour.
+        // Fragments are forwarded unchanged. The first ones go through the stack, which resolves the neighbour.
         (ipv4(line, |ip| ip.more_fragments = true), "forwarded, IPv4"),
         (ipv4(line, |ip| ip.fragment_offset = 64), "forwarded, IPv4"),
         (plain4(), "forwarded, IPv4"),
@@ -131,7 +132,7 @@ fn set_routes(line: &Line) {
     ip(&format!("route add 198.51.100.4 via {} mtu lock 1300", line.b.ipv4));
     ip("route add unreachable 2001:db8:1::/48");
     ip("route add blackhole 2001:db8:2::/48");
-    // An interface that is no port, with a known neighbour.
+    // Packets to this neighbour leave by an interface that is no port.
     ip("link add aside type veth peer name beyond");
     ip("link set beyond up");
     ip("link set aside up");
@@ -155,16 +156,14 @@ fn reasons(mode: &str) {
     let mut before = Counts::of_port(&left);
     let mut total = before.packets();
     for (number, (frame, words)) in frames_for(line).into_iter().enumerate() {
-        // One by one: a live frame's memory comes round again with its changes.
+        // Each packet is a frame of its own, because a repeated live frame would be sent again with its changes.
         lab.send_packets(&vec![frame.clone(); EACH as usize]);
         total += EACH;
         let counts = Counts::wait(|| Counts::of_port(&left), total);
         let refresh = "to the stack: so that it looks after the neighbour";
         let grown = |name: &str| counts.outcome(name) - before.outcome(name);
-        let counted = match words.starts_with("forwarded") {
-            true => grown(words) + grown(refresh),
-            false => grown(words),
-        };
+        let refreshing = if words.starts_with("forwarded") { grown(refresh) } else { 0 };
+        let counted = grown(words) + refreshing;
         assert_eq!(counted, EACH, "frame {number}, {words}: {before:?} then {counts:?}");
         assert_eq!(counts.bytes() - before.bytes(), EACH * frame.len() as u64, "frame {number}, {words}");
         before = counts;

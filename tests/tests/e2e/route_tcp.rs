@@ -32,10 +32,10 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Sets timeouts, so that a stalled connection is an error rather than an endless test.
+/// Sets timeouts, so that a stalled connection is an error and does not make the test endless.
 fn give_up_in_time(stream: &TcpStream) {
-    let most = Some(2 * patience());
-    let set = stream.set_read_timeout(most).and_then(|()| stream.set_write_timeout(most));
+    let limit = Some(2 * patience());
+    let set = stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit));
     set.expect("a time above zero");
 }
 
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    /// Waits until much more has arrived: the path works.
+    /// Waits until many more bytes have arrived, which shows that the path works.
     fn wait_flowing(&self, after: &str) {
         let start = self.received.load(Ordering::Relaxed);
         wait_until(&format!("bytes flow after {after}"), || self.received.load(Ordering::Relaxed) > start + 500_000);
@@ -80,7 +80,7 @@ impl Stream {
 }
 
 fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
-    // With neighbours that have to be resolved, as in production.
+    // As in production, neighbours must be resolved.
     let options = LineOptions { quiet: false, gro: false, ..LineOptions::default() };
     let Some(lab) = LineLab::with(&options) else {
         return;
@@ -92,7 +92,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     };
     ip(&line.b, &format!("address add {address}/{prefix} dev lo"));
     ip(&line.left, &format!("route add {address} via {gateway}"));
-    // A silent neighbour is noticed in a second.
+    // With these settings, the kernel notices a silent neighbour within a second.
     let namespace = format!("--net=/run/netns/{}", line.right.name);
     for setting in ["delay_first_probe_time=1", "base_reachable_time_ms=1000", "retrans_time_ms=100"] {
         let setting = format!("net.{family}.neigh.right.{setting}");
@@ -131,7 +131,8 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         ip(&line.left, &format!("route replace {address} via {gateway}"));
         stream.wait_flowing("the route came back");
 
-        // Without notifying the router: it finds out because some packets go through the stack.
+        // Nothing notifies the router of the new address. The kernel notices it because some packets go through the
+        // stack.
         ip(&line.b, "link set veth0 address 02:00:00:00:0b:0b");
         wait_until("the neighbour has another address", || {
             let right = ["neighbour", "show", "dev", "right"];
@@ -142,7 +143,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         let later = Counts::of_port(&left).outcome(&forwarded);
         assert!(later > begun + 100, "XDP forwards again: {later}");
 
-        // By another path, through the stack, as it leaves by no port; and back.
+        // The next path leaves by no port, so packets go through the stack until the route returns.
         ip(&line.left, &format!("neighbour flush dev right to {gateway}"));
         stream.wait_flowing("the neighbour was forgotten");
         drop(ending);
@@ -161,6 +162,7 @@ fn tcp_goes_on_while_routes_and_neighbours_change_ipv4() {
 
 #[test]
 fn tcp_goes_on_while_routes_and_neighbours_change_ipv6() {
-    // IPv6 keeps several routes to one destination, and would not replace one kind by another without this.
+    // IPv6 keeps several routes to one destination, and replaces a route of one kind by another only if this is
+    // removed.
     tcp_through("2001:db8:9::9".parse().expect("an address"), 128, "blackhole");
 }

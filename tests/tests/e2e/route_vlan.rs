@@ -1,5 +1,5 @@
-//! The router and VLANs: tags removed and added, frame by frame, with VLAN interfaces if the kernel has them and with
-//! substitutes otherwise.
+//! The router and VLANs: tags are removed and added, frame by frame, with VLAN interfaces if the kernel has them, and
+//! with substitutes otherwise.
 
 use std::os::fd::AsFd;
 
@@ -16,7 +16,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{output, run, xdp_on};
 use trawl_tests::{Capture, LineLab, args, frames, skip};
 
-/// More than the number of CPUs.
+/// Number of attempts, more than any number of CPUs.
 const TRIES: usize = 1000;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
@@ -54,8 +54,8 @@ fn map(program: u32, name: &str) -> Table {
     named.next().unwrap_or_else(|| panic!("there is no map {name}"))
 }
 
-/// Each kind of arrival with each kind of departure. Other interfaces stand for the VLANs: left's own and right's own,
-/// which arrive and leave untagged unless configured.
+/// Each combination of tags at arrival and departure is forwarded correctly. The interfaces left and right stand for
+/// the VLANs, and their frames arrive and leave untagged unless configured.
 #[test]
 fn tags_are_removed_and_added() {
     let Some(lab) = LineLab::open() else { return };
@@ -88,7 +88,7 @@ fn tags_are_removed_and_added() {
                         .expect("the namespace can be entered")
                         .expect("a run")
                 };
-                // On each CPU a packet occasionally goes through the stack to refresh the neighbour, unchanged.
+                // On each CPU, an occasional packet goes unchanged through the stack, which refreshes the neighbour.
                 let (mut answer, mut left) = ask();
                 for _ in 0..TRIES {
                     if answer.value != XDP_PASS {
@@ -102,7 +102,7 @@ fn tags_are_removed_and_added() {
             }
         }
     }
-    // Unknown tags.
+    // Frames with unknown tags go to the stack.
     for unknown in [[CUSTOMER | 9, 0], [SERVICE | 7, 0], [CUSTOMER | 7, CUSTOMER | 7]] {
         let sent = frame(line, (line.a.mac, line.left.mac), unknown, 64, false);
         let (answer, left) = run_in(&line.left.namespace, || test_run::xdp_from(fd.as_fd(), &sent, line.left.index))
@@ -164,7 +164,7 @@ fn vlan_interfaces_are_routed() {
     let requests = Contents::read(&file);
     let tagged = |frame: &&[u8]| frame[12..18] == [0x88, 0xa8, 0, 8, 0x81, 0] && frame.len() == 1450;
     let arrived = requests.frames().iter().filter(|frame| tagged(frame)).count() as u64;
-    // Occasionally one goes through the stack, which keeps the outer tag outside of the packet.
+    // An occasional packet goes through the stack, which keeps the outer tag outside of the packet's bytes.
     let ports = [&left, &right].map(|port| Counts::of_port(port));
     let counts = ports.each_ref().map(|port| port.outcome("forwarded, IPv4"));
     assert!(counts.iter().all(|count| *count >= 10), "{ports:?}");

@@ -48,7 +48,7 @@ fn changes_that_cut_the_session_are_refused() {
     let output = in_session(&[&load[..], &["drop", "--replace", "--yes"]].concat());
     assert!(output.status.success());
     succeeds(&["xdp", "unload", &place]);
-    // A user's program is run on a packet of the session.
+    // trawl runs a user's program on a packet of the session to learn its verdict.
     let ports = object_file(&lab, "drop_ports");
     assert!(in_session(&[&load[..], &[&ports]].concat()).status.success());
 }
@@ -89,7 +89,7 @@ fn guard_has_the_requested_priority_in_a_chain() {
     assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
 }
 
-/// Returns the programs of an interface with owner: name and kind.
+/// Returns the name and the kind of each of trawl's programs on an interface.
 fn status_of(place: &str) -> Vec<(String, String)> {
     let output = trawl(&["xdp", "status", "-i", place, "--json"]);
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -135,30 +135,30 @@ fn unconfirmed_program_is_reverted() {
     fails(&["xdp", "confirm", &place], 1, &["no change is unconfirmed"]);
 }
 
-/// Taking programs off has the same safety.
+/// Programs whose removal could cut the session are not unloaded without consent.
 #[test]
 fn unloading_has_the_same_safety() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
-    // A guard's rules would no longer be enforced.
+    // Without the guard, its rules would not be enforced.
     succeeds(&["guard", "load", &place]);
     let guard = xdp_on(&lab.pair.b).expect("a guard");
     for which in [&["xdp", "unload", &place][..], &["xdp", "unload", &place, "--all"]] {
         fails(which, 1, &["it is a guard", "trawl guard unload", "--yes"]);
         assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), guard);
     }
-    // Its rules would be lost.
+    // The guard's rules would be lost, so its removal cannot be reverted.
     fails(&["xdp", "unload", &place, "--confirm", "1s"], 1, &["it is a guard"]);
     succeeds(&["guard", "unload", &place]);
-    // A program that sends the session's packets on.
+    // This program handles the session's packets itself, so the session may need it.
     succeeds(&["xdp", "load", &place, "tx"]);
     let output = in_session(&["xdp", "unload", &place]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("SSH session from 10.77.0.1 may need it"), "{said}");
     assert!(xdp_on(&lab.pair.b).is_some());
-    // Replacing it removes it as well.
+    // Replacing the program also removes it.
     let before = xdp_on(&lab.pair.b);
     for command in [
         &["guard", "load", &place][..],
@@ -181,7 +181,7 @@ fn unloading_has_the_same_safety() {
     nothing_attached(&lab.pair.b);
 }
 
-/// The verdict of a chain counts, not the verdict of one program in it.
+/// The decision depends on the verdict of the whole chain, not on the verdict of one program in it.
 #[test]
 fn verdict_of_the_whole_chain_counts() {
     let Some(lab) = Lab::open() else { return };
@@ -217,8 +217,8 @@ fn route_and_balance_do_not_replace_a_guard_unasked() {
     }
 }
 
-/// `ip netns exec` hides the BPF file system, and the process that reverts the change outlives the processes that could
-/// lead to it.
+/// `ip netns exec` hides the BPF file system, and the process that reverts the change outlives all processes in whose
+/// mount namespace trawl could find the file system again.
 #[test]
 fn unconfirmed_program_is_reverted_in_ip_netns_exec() {
     let Some(lab) = Lab::open() else { return };
@@ -261,7 +261,7 @@ fn route_and_balance_do_not_cut_the_session() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said)
     };
-    // The address of the session is a virtual one: its packets go to the backend.
+    // The address of the session is a virtual address, so its packets would go to the backend.
     let table = lab.path("takes_ssh.toml");
     let text = r#"
 [[vip]]
@@ -283,7 +283,7 @@ mac = "02:00:00:00:00:05"
     let (status, said) = said_to(&[&load[..], &["--yes"]].concat());
     assert_eq!(status, Some(0), "{said}");
 
-    // The session now passes the balancer: removing it needs consent.
+    // The session passes the balancer, so its removal needs consent.
     let before = xdp_on(&lab.pair.b).expect("a balancer");
     for command in [
         &["balance", "unload", &place][..],
@@ -293,14 +293,15 @@ mac = "02:00:00:00:00:05"
     ] {
         let (status, said) = said_to(command);
         assert_eq!(status, Some(1), "{command:?}: {said}");
-        let why = match command.contains(&"unload") {
-            true => "SSH session from 10.77.0.1 may need it",
-            false => "the contents of its maps would be lost",
+        let why = if command.contains(&"unload") {
+            "SSH session from 10.77.0.1 may need it"
+        } else {
+            "the contents of its maps would be lost"
         };
         assert!(said.contains(why) && said.contains("--yes"), "{said}");
         assert_eq!(xdp_on(&lab.pair.b).as_ref(), Some(&before), "{command:?}");
     }
-    // Removed for a time, and then restored.
+    // The balancer is removed for a time, and then restored.
     let (status, said) = said_to(&["balance", "unload", &place, "--confirm", "1s"]);
     assert_eq!(status, Some(0), "{said}");
     wait_until("the balancer is put back", || xdp_on(&lab.pair.b).as_ref() == Some(&before));

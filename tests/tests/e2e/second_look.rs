@@ -1,5 +1,5 @@
-//! Filters that the kernel refuses or does not follow to their end: packets are filtered in user space, with a notice,
-//! and counted as filtered out.
+//! Filters that the kernel refuses or cannot run to their end. Packets are filtered in user space, with a notice, and
+//! counted as filtered out.
 
 use std::fmt::Write as _;
 use std::net::UdpSocket;
@@ -24,7 +24,7 @@ fn chain(headers: usize, last: u8) -> Vec<u8> {
     frame.extend([if headers == 0 { last } else { OPTIONS }, 64]);
     frame.extend([0xfd; IPV6 - 8]);
     for number in 1..=headers {
-        // Eight bytes: the next header, a length of zero more units, six bytes of padding.
+        // The header has eight bytes: the next header, a length of zero more units, and six bytes of padding.
         frame.extend([if number == headers { last } else { OPTIONS }, 0, 1, 4, 0, 0, 0, 0]);
     }
     frame.extend([0; 20]);
@@ -36,7 +36,7 @@ fn chains() -> Vec<Vec<u8>> {
     vec![chain(69, UDP), chain(3, UDP), chain(69, TCP), chain(3, TCP)]
 }
 
-/// 69 extension headers are too many for a program in the kernel.
+/// Packets with 69 extension headers, which are too many for a program in the kernel, are filtered correctly.
 #[test]
 fn long_chains_of_headers_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
@@ -52,12 +52,11 @@ fn long_chains_of_headers_are_filtered_correctly() {
             capture.wait_said("trawl filters");
         }
         lab.send(&chains(), 8);
-        let summary = match more.contains(&"-c") {
-            true => capture.wait().summary_of_success(),
-            false => {
-                capture.wait_recorded(4);
-                capture.stop_well()
-            }
+        let summary = if more.contains(&"-c") {
+            capture.wait().summary_of_success()
+        } else {
+            capture.wait_recorded(4);
+            capture.stop_well()
         };
         assert_eq!((summary.recorded, summary.lost_total()), (4, 0), "{tap}");
         let lengths: Vec<usize> = (Contents::read(&file).packets.iter()).map(|packet| packet.bytes.len()).collect();
@@ -72,7 +71,7 @@ fn long_chains_of_headers_are_filtered_correctly() {
     assert!(said.contains("4 of 4"), "{said}");
 }
 
-/// Drops with a filter that runs in user space.
+/// Dropped packets are filtered correctly in user space.
 #[test]
 fn long_chains_of_dropped_packets_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
@@ -114,7 +113,7 @@ fn refused_filters_apply_to_bare_ip() {
     assert_eq!(contents.packets[0].bytes[28..], *b"hello");
 }
 
-/// Returns combinations that are no list, and that the verifier needs minutes for.
+/// Returns an expression that is no list, and for which the verifier would need minutes.
 pub(super) fn refused(count: usize, wanted: &str) -> String {
     let pairs = (0..count).map(|n| {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
@@ -159,7 +158,7 @@ fn refused_filters_are_applied_in_user_space() {
     }
 }
 
-/// A packet cannot be followed by a filter in user space, and the command reports this at its start.
+/// A filter in user space cannot choose packets to follow, and the command reports this at its start.
 #[test]
 fn refused_filter_follows_no_packets() {
     let Some(lab) = Lab::open() else { return };

@@ -25,7 +25,7 @@ fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Number of different frames, sent in turn.
+/// Number of different frames, which are sent repeatedly in this order.
 const ROUND: u32 = 1000;
 
 fn numbered() -> Vec<Vec<u8>> {
@@ -58,9 +58,9 @@ fn over_seams(arguments: &[&str], seams: usize) {
             next += 1;
         }
         contents.assert_statistics_begin_first();
-        let told = contents.statistics[0].options.u64(8).expect("a count");
-        assert_eq!(told, contents.packets.len() as u64);
-        delivered += told;
+        let delivered_here = contents.statistics[0].options.u64(8).expect("a count");
+        assert_eq!(delivered_here, contents.packets.len() as u64);
+        delivered += delivered_here;
     }
     assert_eq!((u64::from(next), delivered), (PACKETS, PACKETS));
     let name = files[files.len() / 2].display().to_string();
@@ -102,9 +102,9 @@ fn ring_of_files_keeps_the_latest_and_runs_a_command_for_each() {
     let last = Contents::read(&kept[2]);
     let number = frames::number_of(&last.packets.last().expect("a packet").bytes);
     assert_eq!(number, ROUND - 1);
-    let told = std::fs::read_to_string(&list).expect("a list");
-    assert!(told.lines().count() > 10, "{told}");
-    assert_eq!(told.lines().last(), kept[2].to_str());
+    let finished = std::fs::read_to_string(&list).expect("a list");
+    assert!(finished.lines().count() > 10, "{finished}");
+    assert_eq!(finished.lines().last(), kept[2].to_str());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn total_size_of_files_stays_below_a_limit() {
     assert!(kept.len() >= 4 && sum <= 300 << 10, "{kept:?} of {sum} bytes");
 }
 
-/// Without -C too, for any number of files.
+/// The limit of the total size also applies without -C, for any number of files.
 #[test]
 fn total_size_limit_works_alone() {
     let Some(lab) = Lab::open() else { return };
@@ -153,7 +153,7 @@ fn files_named_like_the_series_stay() {
         assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
         assert_eq!(Contents::read(lab.file("file_00001.pcapng")).packets.len(), 1);
     }
-    // A killed capture has not touched it either.
+    // A killed capture has not changed the file, either.
     let sealed = Capture::start(&lab, &[&fixed[..], &["--sealed"]].concat());
     sealed.kill();
     assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
@@ -185,7 +185,7 @@ fn files_of_one_time_have_distinct_names() {
     let second = lab.file(&format!("{year}/of-{year}_00002.pcapng"));
     let read = trawl(&["read", &first, &second, "-w", &again, "-G", "1"]);
     assert!(read.status.success());
-    // Statistics of the first may precede packets of the second.
+    // Statistics of the first file may precede packets of the second.
     let copied = files(&lab, "again").into_iter().map(|path| packets_in(&path.to_string_lossy()));
     let both = [first, second].map(|file| packets_in(&file));
     assert_eq!(copied.sum::<u64>(), both.iter().sum::<u64>());
@@ -221,7 +221,8 @@ fn inconsistent_series_options_are_refused() {
     assert!(shown.contains("not UTF-8"), "{shown}");
 }
 
-/// The command belongs to the user and gets every signal; an interrupted capture does not wait for it.
+/// The command on finished files belongs to the user and gets every signal. An interrupted capture does not wait for
+/// it.
 #[test]
 fn hanging_command_delays_no_capture() {
     let Some(lab) = Lab::open() else { return };

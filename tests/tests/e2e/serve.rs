@@ -28,10 +28,7 @@ fn get(address: &str, target: &str, host: &str) -> String {
 fn promtool(arguments: &[&str], input: &str) -> Option<(String, bool)> {
     let target = binary::path().parent().and_then(Path::parent);
     let unpacked = target.expect("a target directory").join("prometheus/usr/bin/promtool");
-    let tool = match unpacked.is_file() {
-        true => unpacked,
-        false => "promtool".into(),
-    };
+    let tool = if unpacked.is_file() { unpacked } else { "promtool".into() };
     let started =
         Command::new(tool).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let Ok(mut child) = started else {
@@ -39,7 +36,7 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(String, bool)> {
         return None;
     };
     let mut stdin = child.stdin.take().expect("a pipe");
-    // A command that needs no input may have ended.
+    // The write may fail, because a command that needs no input may have ended.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let judged = child.wait_with_output().expect("it ends");
@@ -54,7 +51,7 @@ fn lint(metrics: &str) {
     }
 }
 
-/// Starts `trawl serve` on a free port, and returns its address too.
+/// Starts `trawl serve` on a free port. Returns the process and its address.
 #[track_caller]
 fn serve(arguments: &[&str]) -> (Running, String) {
     let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
@@ -219,7 +216,7 @@ fn serve_lists_router_and_running_commands() {
     // A process that could not remove its file is no longer listed.
     wait_until("those that ended are gone", || {
         let text = metrics();
-        // Other tests' processes go on.
+        // Processes of other tests may still be listed.
         ![generator_pid, capture_pid].iter().any(|pid| text.contains(&format!("pid=\"{pid}\"")))
     });
     let json = get(&address, "/figures.json", "localhost");
@@ -228,7 +225,7 @@ fn serve_lists_router_and_running_commands() {
     serve.stop();
 }
 
-/// With several namespaces, all their interfaces count, or those that -i names in each.
+/// With several namespaces, all their interfaces are counted, or those that -i names in each.
 #[test]
 fn namespaces_may_be_named_several_times() {
     let Some(lab) = Lab::open() else { return };
@@ -249,7 +246,7 @@ fn namespaces_may_be_named_several_times() {
     }
 }
 
-/// The packets of this process's socket, by its name; the kernel's answers have none.
+/// The packets of this process's socket are counted under its name, and the kernel's answers under none.
 #[test]
 fn serve_counts_packets_of_processes() {
     let Some(lab) = Lab::open() else { return };
@@ -276,7 +273,7 @@ fn serve_counts_packets_of_processes() {
     serve.stop();
 }
 
-/// A silent client has two seconds; other clients are answered meanwhile.
+/// A silent client has two seconds. Other clients are answered in that time.
 #[test]
 fn idle_connections_delay_no_other() {
     let (running, address) = serve(&[]);

@@ -1,4 +1,4 @@
-//! Several captures at once on one interface: each records all, and each may end first.
+//! Several captures at once on one interface: each records all packets, and each may end first.
 
 use std::os::fd::AsFd;
 
@@ -13,7 +13,7 @@ use trawl_tests::{Capture, Lab, frames, turn, wait_until};
 struct Watch {
     capture: Capture,
     file: String,
-    /// Packets sent so far that it must record.
+    /// Number of packets sent so far that the capture must record.
     due: u64,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Scene<'a> {
         Self { lab, program: tap.load(lab), tap, started: 0 }
     }
 
-    /// Plays a scene with each tap, and checks that nothing is left afterwards.
+    /// Runs a scene with each tap, and checks that nothing is left afterwards.
     fn play(act: impl Fn(&mut Scene<'_>)) {
         let Some(lab) = Lab::open() else { return };
         for tap in TAPS {
@@ -92,7 +92,7 @@ fn the_second_ends_first() {
         scene.send(&mut [&mut first, &mut second]);
         scene.stop(second);
         scene.send(&mut [&mut first]);
-        // Its slot can be used again.
+        // A later capture can use the slot of the one that ended.
         let mut third = scene.start();
         scene.send(&mut [&mut first, &mut third]);
         scene.stop(first);
@@ -141,7 +141,7 @@ fn slots_of_another_tools_program_are_restored() {
     let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
-    // Another program of the same kind, put into the slot by another tool.
+    // Another tool puts a different program of the same kind into the slot.
     let other = Loaded::native(Does::DropWithHook, &lab.pair.a).expect("the program");
     let hook = owner.hook().expect("a hook");
     map::set_program(hook, 2, other.program()).expect("the slot takes it");
@@ -161,21 +161,19 @@ fn slots_of_another_tools_program_are_restored() {
         wait_until("the slots are restored", || slots(hook_id(&owner)) == before);
     }
 
-    // By the last of several, in either order.
+    // The last of several captures restores the slots, in either order.
     for first_ends_first in [true, false] {
         let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
         let (first, second) = (start(), start());
-        let (one, other) = match first_ends_first {
-            true => (first, second),
-            false => (second, first),
-        };
+        let (one, other) = if first_ends_first { (first, second) } else { (second, first) };
         one.stop_well();
         assert_eq!(slots(hook_id(&owner)).len(), 5);
         other.stop_well();
         assert_eq!(slots(hook_id(&owner)), before);
     }
 
-    // After captures were killed with all their processes, by the next one, which leaves running ones alone.
+    // If captures were killed with all their processes, the next capture restores the slots, and does not disturb
+    // running captures.
     let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
     let (lives_on, first, second) = (start(), start(), start());
     first.kill_all();
@@ -187,8 +185,8 @@ fn slots_of_another_tools_program_are_restored() {
     lives_on.stop_well();
     next.kill_all();
     assert_eq!(slots(hook_id(&owner)).len(), 5);
-    // The slot's original program is forgotten with the last process that knew it. The kernel frees a dead process's
-    // maps with a delay.
+    // Once the last process that knew the slot's original program is dead, the program cannot be restored. The kernel
+    // frees a dead process's maps with a delay.
     wait_until("the slots are empty", || {
         start().stop_well();
         slots(hook_id(&owner)).is_empty()

@@ -10,7 +10,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, trawl};
 
-/// Connects as a reader of the address that trawl reports, and returns the number of packets received, in a thread.
+/// Connects as a reader to the address that trawl reports. Returns a thread that counts the received packets.
 fn reader(lab: &Lab, said: &str) -> std::thread::JoinHandle<u64> {
     let rest = said.split("tcp-listen:").nth(1).expect(said);
     let address: SocketAddr = rest[..rest.find(": ").expect(said)].parse().expect(said);
@@ -43,11 +43,11 @@ impl Outputs {
         args!("-w {series} -C 20k -w {pcap} -w {packed},snaplen=60 -w tcp-listen:0 --print")
     }
 
-    /// Checks that each output has all packets; returns the interfaces' names in the compressed file.
+    /// Checks that each output has all packets. Returns the interfaces' names in the compressed file.
     fn check(&self, printed: &str, received: u64, all: u64) -> Vec<String> {
         let Self { series, pcap, packed } = self;
         assert_eq!(received, all);
-        // The bytes of each packet follow in lines of their own.
+        // The bytes of each packet follow in separate lines, which are not counted.
         let lines = printed.lines().filter(|line| !line.starts_with(char::is_whitespace));
         assert_eq!(lines.count() as u64, all, "{printed}");
         assert_eq!(packets_in(pcap), all);
@@ -109,9 +109,9 @@ fn every_output_has_the_packets_of_a_store() {
     have_all_that_is_read(&lab, &Outputs::of(&lab, "store"), query, SENT);
 }
 
-/// Captures what two hosts receive.
+/// Captures the packets that two hosts receive.
 fn capture_on_hosts(lab: &Lab, more: &[&str]) -> Capture {
-    // The hosts are this one: the script for each of them is the last argument.
+    // This host stands for both hosts. The script in place of ssh runs its last argument.
     let ssh = lab.file("ssh");
     std::fs::write(&ssh, "#!/bin/sh\nfor last; do :; done\nexec sh -c \"$last\"\n").expect("it can be written");
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("it is ours");
@@ -125,7 +125,7 @@ fn capture_on_hosts(lab: &Lab, more: &[&str]) -> Capture {
     capture
 }
 
-/// Also, packets of a host that are cut off are in the account.
+/// The account also includes packets of a host whose connection is cut off.
 #[test]
 fn every_output_has_the_packets_of_all_hosts() {
     let Some(lab) = Lab::open() else { return };
@@ -180,7 +180,7 @@ fn packets_are_anonymized_alike_at_interfaces_and_in_files() {
     assert_eq!(bytes_of(&anonymized), bytes_of(&read));
     assert_ne!(bytes_of(&anonymized), bytes_of(&plain));
     assert_eq!(bytes_shown(&args!("read -t -xx {plain} --anonymize {key}")), bytes_of(&read));
-    // The file and the lines beside it.
+    // The file and the printed lines have the same bytes.
     let cut = bytes_shown(&args!("read -t -xx {plain} --headers -w {read} --print"));
     assert_eq!(cut, bytes_of(&read));
     assert_ne!(cut, bytes_of(&plain));

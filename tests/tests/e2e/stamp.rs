@@ -33,7 +33,8 @@ fn each_engine_stamps_each_frame_once() {
         let summary = sent(&lab, "udp", &["--engine", engine, "--count", "2000", "--rate", "20k"]);
         assert_eq!(summary["frames"], 2000, "{summary}");
         let result = receiver.stop().json();
-        // Frames that the device refused were made anew by some engines, with the next numbers, and so count as lost.
+        // Some engines stamp frames again with the next numbers if the device refused them, so that the old numbers
+        // count as lost.
         let refused = summary["refused"].as_u64().unwrap_or(0);
         let lost = result["lost"].as_u64().expect("a number");
         assert!(lost <= refused, "{engine}: {result} {summary}");
@@ -54,7 +55,7 @@ fn flows_of_several_threads_have_sequences_of_their_own() {
     sent(&lab, "udp", &arguments);
     let result = receiver.stop().json();
     assert_eq!(some(&result, &WHOLE), json!([600, 0, 0, 0, 0]));
-    // Three flows per thread: two and six have a common divisor.
+    // Each thread has three of the six flows, because two and six have a common divisor.
     let flows = result["flows"].as_array().expect("flows");
     let counts: Vec<&Value> = flows.iter().map(|flow| &flow["received"]).collect();
     assert_eq!(counts, [&json!(100); 6]);
@@ -104,7 +105,7 @@ fn checksums_are_correct_with_stamps() {
             );
             tshark.extend(checks.iter().flat_map(|check| ["-o", check]));
             let said = run("tshark", &tshark);
-            // 1: good; 3: no checksum, as outside of VXLAN.
+            // tshark shows 1 for a correct checksum, and 3 for no checksum, as in the outer header of VXLAN.
             let verdicts: Vec<&str> = said.split([',', '\t', '\n']).filter(|v| !v.is_empty()).collect();
             assert!(
                 verdicts.len() >= 20 && verdicts.iter().all(|v| ["1", "3"].contains(v)) && verdicts.contains(&"1"),

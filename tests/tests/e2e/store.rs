@@ -1,4 +1,4 @@
-//! Captures into a store: exactly the sent packets are stored, and all others accounted for.
+//! Captures into a store: exactly the sent packets are stored, or are accounted for as missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -149,8 +149,8 @@ fn uploader(capture: &Capture) -> u32 {
     found.and_then(|child| child.parse().ok()).expect("an uploader")
 }
 
-/// The thread that makes chunks keeps only rights to files, the process that stores them none and no descriptor of the
-/// capture.
+/// The thread that makes chunks keeps only rights to files. The process that stores them keeps no rights and no
+/// descriptor of the capture.
 #[test]
 fn the_uploader_has_no_rights_to_bpf() {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -184,7 +184,8 @@ fn the_uploader_has_no_rights_to_bpf() {
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
 }
 
-/// The capture goes on without the process that stores its chunks, reports its end, and leaves the chunks in the spool.
+/// Without the process that stores its chunks, the capture continues, reports the end of the process, and leaves the
+/// chunks in the spool.
 #[test]
 fn killed_uploader_leaves_all_chunks_in_the_spool() {
     let Some(lab) = lab() else { return };
@@ -202,18 +203,18 @@ fn killed_uploader_leaves_all_chunks_in_the_spool() {
     let [recorded, stored, spooled, evicted, unknown] = places.account();
     assert_eq!((recorded, evicted, unknown), (400, 0, 0));
     assert!(spooled >= 200, "{stored} stored, {spooled} spooled");
-    // A chunk that was stored just before the kill may not have been reported: it is in the spool, too.
-    let told = (0..=stored).any(|told| {
-        let summary = format!("400 recorded: {told} stored, {} spooled, 0 evicted", 400 - told);
+    // A chunk that was stored just before the kill may not have been reported as stored, and is in the spool, too.
+    let reported = (0..=stored).any(|reported| {
+        let summary = format!("400 recorded: {reported} stored, {} spooled, 0 evicted", 400 - reported);
         finished.stderr.contains(&summary)
     });
-    assert!(told, "{stored} stored: {}", finished.stderr);
+    assert!(reported, "{stored} stored: {}", finished.stderr);
     assert!(places.command("push", &[]).status.success());
     assert_eq!(places.account(), [400, 400, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// Impossible times in a manifest with a correct checksum.
+/// Impossible times in a manifest are reported even if its checksum is correct.
 #[test]
 fn impossible_times_of_a_manifest_are_reported() {
     let Some(lab) = lab() else { return };
@@ -262,7 +263,7 @@ fn full_spool_evicts_or_stops_as_chosen() {
     let Some(lab) = lab() else { return };
     for (policy, ends) in [("evict", false), ("stop", true)] {
         let places = Places {
-            // An unusable store: a file occupies the path of its directory.
+            // The store is unusable, because a file has the path of its directory.
             url: format!("file://{}", lab.file(&format!("blocked-{policy}"))),
             ..Places::of(&lab)
         };
@@ -277,12 +278,11 @@ fn full_spool_evicts_or_stops_as_chosen() {
         for _ in 0..20 {
             lab.send(&[frames::silent(64)], 100);
         }
-        let finished = match ends {
-            true => capture.wait(),
-            false => {
-                capture.wait_recorded(2000);
-                capture.stop()
-            }
+        let finished = if ends {
+            capture.wait()
+        } else {
+            capture.wait_recorded(2000);
+            capture.stop()
         };
         assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
         let listed = places.account();
@@ -290,7 +290,7 @@ fn full_spool_evicts_or_stops_as_chosen() {
         assert_eq!(recorded, stored + spooled + evicted + unknown, "{listed:?}");
         assert_eq!((stored, unknown), (0, 0), "{policy}: {listed:?}");
         assert_eq!(evicted > 0, policy == "evict", "{listed:?}");
-        // The store works again.
+        // Without the file, the store works again.
         fs::remove_file(blocked.join("trawl")).expect("a file");
         assert!(places.command("push", &[]).status.success());
         assert_eq!(places.account(), [recorded, spooled, 0, evicted, 0]);
@@ -341,7 +341,7 @@ fn time_after_a_kill_is_counted_for_the_named_host() {
     let answer = trawl_in(&[], &[&query[..], &["--filter", "udp"]].concat());
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(said.contains("host web7: ") && said.contains("'trawl' recorded nothing from "), "{said}");
-    // A capture that was stopped should not have gone on.
+    // The time after a capture that was stopped is no pause.
     assert!(capture.stop().status.success());
     let capture = places.start(&lab, &["--host", "web7"]);
     let listing = json(&places.command("ls", &[]));
@@ -355,7 +355,7 @@ fn time_after_a_kill_is_counted_for_the_named_host() {
 fn manifests_count_packets_filtered_in_user_space() {
     let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
-    // The kernel follows 64 headers of such a chain.
+    // The kernel follows only 64 headers of such a chain, so the filter runs in user space.
     for filter in [&["ip6 protochain 17"][..], &["--verdict", "drop", "udp"]] {
         let capture = places.start(&lab, &[&["--chunk-time", "20ms"], filter].concat());
         lab.send(&[frames::silent(64)], 8);
@@ -390,7 +390,7 @@ fn repeated_put_has_one_effect() {
     assert_eq!(waits["captures"][0]["ended"], "signal", "{waits}");
     assert_eq!(waits["captures"][0]["interfaces"][0], lab.receiver());
     fs::remove_file(places.store.join("trawl")).expect("the file in the way");
-    // The spool before anything was stored, as after a lost reply.
+    // The copy is the spool before anything is stored, as after a lost reply.
     let again = lab.file("again");
     let copied = std::process::Command::new("cp").args(["-a", &places.spool, &again]).status();
     assert!(copied.expect("cp runs").success());
@@ -463,7 +463,8 @@ fn store_is_private_and_follows_no_planted_links() {
     }
 }
 
-/// The owner of a directory above the store moves the store away, and puts a link in its place.
+/// If the owner of a directory above the store moves the store and puts a link in its place, the capture still writes
+/// to the moved store.
 #[test]
 fn store_moved_during_a_capture_is_written_to_where_it_is() {
     let Some(lab) = lab() else { return };
@@ -532,7 +533,7 @@ fn spool_exposes_no_planted_files() {
     let holds_secret = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes == b"a secret");
     assert!(!stored.iter().any(holds_secret), "{stored:?}");
 
-    // Another user's run, in a spool that any user may write to, or that another user owns.
+    // A run that another user owns is refused, in a spool that any user may write to or that another user owns.
     fs::remove_dir_all(&places.spool).expect("it can be removed");
     let run = left_in_spool(&lab, &places);
     let refused = |reason: &str| {
@@ -564,7 +565,7 @@ fn spool_exposes_no_planted_files() {
 fn chunk_modified_in_the_spool_is_not_stored() {
     let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
-    // Nothing can be stored below a file: chunks wait in the spool.
+    // Chunks wait in the spool, because nothing can be stored below a file.
     fs::create_dir_all(&places.store).expect("a directory");
     let obstacle = places.store.join("trawl");
     fs::write(&obstacle, "").expect("a file in the way");

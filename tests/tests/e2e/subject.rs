@@ -47,7 +47,7 @@ fn groups_of(process: u32) -> Vec<String> {
     paths.filter(|path| path.ends_with(&own)).collect()
 }
 
-/// `-Z USER` runs the command as USER too, without capabilities.
+/// `-Z USER` also runs the command as USER, without capabilities.
 #[test]
 fn command_runs_as_the_user_that_the_capture_changes_to() {
     let Some(lab) = Lab::open() else { return };
@@ -70,7 +70,8 @@ fn command_runs_as_the_user_that_the_capture_changes_to() {
     assert!(shown(&[]).starts_with("0\n"));
 }
 
-/// Only the command's packets, and all of them: from the first one in a namespace that another command entered.
+/// A capture of a command records exactly the command's packets, also those in a namespace that another command
+/// entered, from the first one on.
 #[test]
 fn command_is_captured_in_its_namespaces() {
     let Some(lab) = Lab::open() else { return };
@@ -87,13 +88,13 @@ fn command_is_captured_in_its_namespaces() {
         interface.name().starts_with(&b.name)
     };
     let of_b: Vec<_> = contents.packets.iter().filter(is_of_b).collect();
-    // Three requests and three answers, each named.
+    // There are three requests and three answers, each with its process.
     assert_eq!(of_b.len(), 6, "{}", said(&done));
     assert!(of_b.iter().all(|packet| packet.process().is_some()));
     assert_eq!(contents.undescribed, 0);
 }
 
-/// The first packet is recorded in a namespace that the command made, too.
+/// The first packet in a namespace that the command made is also recorded.
 #[test]
 fn new_namespace_is_captured_from_the_first_packet() {
     let Some(lab) = Lab::open() else { return };
@@ -107,7 +108,7 @@ fn new_namespace_is_captured_from_the_first_packet() {
     assert!(requests.count() >= 1, "{}", said(&done));
 }
 
-/// The command begins although an interface is named, and although a process of another user runs it.
+/// The command starts even if an interface is named, and even if a process of another user runs it.
 #[test]
 fn command_begins_whoever_runs_it_and_whatever_is_captured() {
     let Some(lab) = Lab::open() else { return };
@@ -129,7 +130,7 @@ fn command_begins_whoever_runs_it_and_whatever_is_captured() {
     }
 }
 
-/// The capture ends with its command, and says how that ended.
+/// The capture ends with its command, and reports how the command ended.
 #[test]
 fn failure_of_the_command_is_reported() {
     let Some(lab) = Lab::open() else { return };
@@ -185,7 +186,7 @@ fn enough_packets_end_the_command() {
     assert_eq!(shown.matches("\"name\":\"ping\"").count(), 2, "{shown}");
 }
 
-/// The losses of the command's sockets alone.
+/// `why` shows only losses of the command's sockets.
 #[test]
 fn why_shows_losses_of_the_command() {
     let Some(lab) = Lab::open() else { return };
@@ -202,14 +203,14 @@ fn why_shows_losses_of_the_command() {
     assert!(text.contains("SOCKET_RCVBUFF") && text.contains("python3"), "{text}");
 }
 
-/// The command's packets and the answers, among the same packets of another process.
+/// `follow` shows the command's packets and the answers, but not equal packets of another process.
 #[test]
 fn follow_shows_packets_of_the_command() {
     let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let _other = Other::pings(a, &b.ipv4.to_string());
-    // The filter needs the same room as the choice by process.
+    // The filter and the choice by process share limited space in the program, so both are tested together.
     for filter in ["", "icmp"] {
         let arguments = args!("follow --json {filter}");
         let done = capture(a, &arguments, &args!("ping -q -c 2 -i 0.1 {}", b.ipv4));
@@ -237,7 +238,7 @@ fn follow_shows_packets_in_other_namespaces() {
     assert_eq!(shown.matches("echo reply").count(), 2, "{shown}");
 }
 
-/// A namespace that the command makes is known to `why` and `follow` before the command goes on in it.
+/// `why` and `follow` know a namespace that the command makes before the command continues in it.
 #[test]
 fn namespaces_made_by_the_command_are_looked_at() {
     let _turn = turn::hooks();
@@ -273,7 +274,7 @@ fn namespaces_made_by_the_command_are_looked_at() {
     assert_eq!(path["end"], "dropped", "{shown}");
 }
 
-/// Lines and statistics say that a process only owns the listening socket.
+/// Checks that lines and statistics show that a process only owns the listening socket.
 fn for_people(file: &str) {
     for arguments in [args!("read {file}"), args!("stat --by process {file}")] {
         let shown = output(&binary::path().to_string_lossy(), &arguments).stdout;
@@ -282,7 +283,7 @@ fn for_people(file: &str) {
     }
 }
 
-/// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.
+/// With --process=full, a connection's packets name their socket, and the first ones the listening socket.
 #[test]
 fn full_descriptions_name_the_socket() {
     let Some(lab) = Lab::open() else { return };
@@ -305,7 +306,7 @@ fn full_descriptions_name_the_socket() {
     assert!(comments.iter().any(|text| text.contains("owner=listener")), "{comments:?}");
     assert!(comments.iter().any(|text| !text.contains("owner=")), "{comments:?}");
     for_people(&file);
-    // Without them, a comment says only that the process is not certain.
+    // Without full descriptions, a comment says only that the process is not certain.
     let plain = lab.file("plain.pcapng");
     let done = capture(b, &args!("capture --process -w {plain} tcp port 4001"), &args!("python3 {script}"));
     assert!(done.status.success(), "{}", said(&done));

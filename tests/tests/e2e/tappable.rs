@@ -62,7 +62,7 @@ fn both_ends_with_verdict_and_one_identifier() {
         assert_eq!(ends[0][2], "", "{rows:?}");
         assert_eq!(ends[1][2], action.to_string(), "{rows:?}");
     }
-    // The packet as received, and as left by the program.
+    // The entry has the packet as received, and the exit has it as the program left it.
     let packets = Contents::read(&file).packets;
     for (ends, sent) in packets.chunks(2).zip(&actions) {
         assert_eq!(&ends[0].bytes, sent);
@@ -92,8 +92,8 @@ fn packets_in_flight_at_the_start_are_not_filtered_out() {
     unload(&lab);
 }
 
-/// A filter that the kernel refuses is applied in user space to both sightings, and `--verdict` still holds an entry
-/// back until its exit is known.
+/// A filter that the kernel refuses is applied in user space to both sightings, and `--verdict` still delays the record
+/// of an entry until its exit is known.
 #[test]
 fn refused_filter_applies_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
@@ -103,7 +103,7 @@ fn refused_filter_applies_at_both_ends() {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)
     });
-    // Frames of action 1 are dropped, frames of action 2 pass; the filter matches the byte after it.
+    // Frames of action 1 are dropped, and frames of action 2 pass. The filter matches the byte after the action.
     let wanted = format!("{} or ether[20] = 7", pairs.collect::<Vec<_>>().join(" or "));
     let expression = lab.file("expression");
     std::fs::write(&expression, wanted).expect("a file");
@@ -235,7 +235,7 @@ fn several_captures_at_both_ends() {
     both.wait_recorded(20);
     exit.wait_recorded(10);
     entry.wait_recorded(10);
-    // The first capture is in front, and the others see the packets it passes on.
+    // The first capture is in front, and the others see the packets that it passes on.
     both.stop_well().assert_all_recorded(20);
     lab.send(&[frames::choosing(1)], 10);
     exit.wait_recorded(20);
@@ -289,14 +289,14 @@ fn program_with_tail_calls_is_seen_at_its_end() {
     unload(&lab);
 }
 
-/// Tail calls through its own array are no new packets, and use up none of a capture's jumps.
+/// A program's tail calls to itself are not counted as new packets, and use none of a capture's jumps.
 #[test]
 fn program_that_jumps_back_is_entered_once() {
     let Some(lab) = lab_with("itself", &[]) else {
         return;
     };
     let (capture, file) = capture(&lab, &["--at", "both"]);
-    // The first byte is the number of rounds, the other one the verdict.
+    // The first byte is the number of rounds, and the second one the verdict.
     let frame = |rounds: u8, verdict: u8| {
         let mut frame = frames::silent(64);
         frame[14] = rounds;
@@ -355,7 +355,8 @@ fn inconsistent_options_are_refused() {
     unload(&lab);
 }
 
-/// Hooks of one kind of program do not fit the other, which accepts packets in pieces.
+/// Each program of a file gets hooks of its own kind: hooks for programs that accept packets in pieces do not fit
+/// others.
 #[test]
 fn programs_of_both_kinds_load_from_one_file() {
     for (program, drops) in [("jumping", [50u8, 200]), ("in_pieces", [200, 0])] {

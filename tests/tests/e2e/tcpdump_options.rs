@@ -31,7 +31,7 @@ fn letters_without_an_effect_are_accepted() {
     assert!(finished.printed().contains("ethertype IPv4"), "{}", finished.printed());
 }
 
-/// Shown as by tcpdump; letters that trawl lacks are refused by name.
+/// Letters of tcpdump show the same, and letters that trawl lacks are refused by name.
 #[test]
 fn letters_show_something_or_are_refused() {
     let Some(lab) = Lab::open() else { return };
@@ -112,7 +112,7 @@ fn all_interfaces_are_listed_and_captured_on() {
     let rows: Value = serde_json::from_slice(&of_read.stdout).expect("JSON");
     let names: Vec<&str> = rows.as_array().expect("rows").iter().filter_map(|row| row["name"].as_str()).collect();
     assert!(names.contains(&"lo"), "{names:?}");
-    // By its number in the list.
+    // The interface can be named by its number in the list.
     let number = row.expect("the interface")["index"].to_string();
     for named in [&["-i", &format!("{}:{number}", station.name)][..], &["-i", &number, "--netns", &station.name]] {
         let capture = Capture::start(&lab, &[named, &["-c", "1"]].concat());
@@ -137,7 +137,7 @@ fn reading_has_a_command_of_its_own() {
     assert!(said.contains("trawl read file.pcap"), "{said}");
 }
 
-/// An interface in a namespace is NAMESPACE:NAME everywhere.
+/// The guard accepts the form NAMESPACE:NAME for an interface in a namespace, like all commands.
 #[test]
 fn guard_accepts_interfaces_with_their_namespace() {
     use trawl_tests::xdp::{CleanUp, fails, succeeds};
@@ -156,7 +156,7 @@ fn guard_accepts_interfaces_with_their_namespace() {
     fails(&[&rule[..], &["--netns", "/proc/self/ns/net"]].concat(), 2, &["another namespace"]);
 }
 
-/// Each letter in the syntax of tcpdump's users, compared with tcpdump's output.
+/// Each letter of tcpdump makes the same output as in tcpdump.
 #[test]
 fn read_accepts_letters_of_tcpdump() {
     if !tools_or_skip(&["tcpdump"]) {
@@ -199,7 +199,7 @@ fn read_accepts_letters_of_tcpdump() {
     assert_eq!(named.trim(), written);
 }
 
-/// The points of a capture are attached one after the other, and begin together.
+/// The points of a capture are attached one after the other, but all begin to record at the same time.
 #[test]
 fn default_taps_see_requests_and_replies_from_the_first_packet_on() {
     let Some(lab) = Lab::open() else { return };

@@ -18,7 +18,7 @@ use trawl_tests::witness::{output, run};
 use crate::check;
 use crate::outcome::{Problem, Result};
 
-/// Frames a second that emulated cards receive without loss.
+/// Rate, in frames per second, that emulated cards receive without loss.
 const RATE: u64 = 1_000;
 
 pub struct Cell {
@@ -49,7 +49,7 @@ pub struct Counters {
 impl Cell {
     /// Sets the interfaces up, and waits for their links.
     pub fn open(card: &str) -> Self {
-        // No packets but those of the features.
+        // IPv6 would send packets of its own, and the features count all packets.
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("IPv6 can be switched off");
         fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("IPv6 can be switched off");
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("forwarding can be switched on");
@@ -79,16 +79,19 @@ impl Cell {
         }
     }
 
-    /// Sends frames from the far end, and checks that its driver has sent them all. An emulated processor may leave a card
-    /// alone for longer than its ring lasts, so the near end gets time for each part that it does not count at once.
+    /// Sends frames from the far end, and checks that its driver has sent them all. An emulated processor may leave a
+    /// card alone for longer than its ring lasts, so the near end gets time for each part that it does not count at
+    /// once.
     pub fn send(&self, frames: &[Vec<u8>]) -> Result<()> {
         const PART: usize = 64;
-        const MOST: Duration = Duration::from_millis(150);
+        const MAX_WAIT: Duration = Duration::from_millis(150);
         for part in frames.chunks(PART) {
             let before = self.near().counters().received;
             self.send_at(part, part.len() as u64, RATE)?;
             let sent = Instant::now();
-            while self.near().counters().received.saturating_sub(before) < part.len() as u64 && sent.elapsed() < MOST {
+            while self.near().counters().received.saturating_sub(before) < part.len() as u64
+                && sent.elapsed() < MAX_WAIT
+            {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
@@ -189,7 +192,7 @@ impl Wire {
         let far = Port::open(Some(&far), far.clone(), Ipv4Addr::new(10, 9, number, 2));
         near.knows(&far);
         far.knows(&near);
-        // It counts frames for other stations too.
+        // The far end must also count frames that are addressed to other stations.
         far.ip(&["link", "set", &far.interface, "promisc", "on"]);
         near.wait_link();
         far.wait_link();
@@ -197,7 +200,8 @@ impl Wire {
     }
 }
 
-/// Gives the card with the number in its MAC address a name: the kernel's follow the order of drivers.
+/// Gives the card with the number in its MAC address a name, because the names by the kernel depend on the order in
+/// which drivers are loaded.
 fn name_card(number: u8, name: &str) {
     let address = format!("52:54:00:00:00:{number:02x}");
     let links: Value = serde_json::from_str(&run("ip", &["-j", "link"])).expect("JSON of ip");

@@ -1,4 +1,4 @@
-//! Compares what `trawl doctor` and `trawl taps` say about the machine with the features' outcomes.
+//! Compares the findings of `trawl doctor` and `trawl taps` about the machine with the features' outcomes.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ const TAPS: &[(&str, Option<&str>, &str)] = &[
     ("drop", None, "tap-drop"),
 ];
 
-/// Fails if doctor or taps praises what does not work, or warns of what does.
+/// Fails if doctor or taps reports as working a feature that does not work, or warns of one that works.
 pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<String> {
     let near = &cell.near().interface;
     let report = json(cell, &["doctor", "-i", near, "--json"])?;
@@ -84,7 +84,7 @@ fn wrong_claim(
         let Some(finding) = findings.iter().find(is_meant) else {
             return vec![format!("says nothing of {subject}")];
         };
-        // It cannot tell.
+        // Doctor reports `info` if it cannot find out whether something works.
         if finding["state"] == "info" {
             return Vec::new();
         }
@@ -132,7 +132,7 @@ fn wrong_mode(findings: &[Value], near: &str, outcomes: &BTreeMap<&'static str, 
 /// Returns a complaint if attaching or detaching a program loses frames, and doctor does not say that the card is
 /// reset.
 fn silent_loss(findings: &[Value], near: &str, outcomes: &BTreeMap<&'static str, Outcome>) -> Option<String> {
-    // Fewer are lost by a busy machine.
+    // A busy machine may lose a few frames for other reasons.
     const MANY: u64 = 50;
     let Some(Outcome::Works(text)) = outcomes.get("attach") else {
         return None;

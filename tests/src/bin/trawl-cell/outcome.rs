@@ -12,7 +12,7 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Reason for which a feature does not work.
+/// Reason why a feature does not work.
 #[derive(Clone, Debug)]
 pub enum Problem {
     Refused(String),
@@ -50,9 +50,9 @@ macro_rules! check {
 
 /// Joins the lines of a text, and limits its length.
 pub fn one_line(text: &str) -> String {
-    const LONGEST: usize = 600;
+    const MAX_LEN: usize = 600;
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match joined.char_indices().nth(LONGEST) {
+    match joined.char_indices().nth(MAX_LEN) {
         Some((end, _)) => format!("{}…", &joined[..end]),
         None => joined,
     }

@@ -15,7 +15,7 @@ use crate::cell::Cell;
 use crate::check;
 use crate::outcome::{Problem, Result};
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A started trawl, whose output goes to files.
 pub struct Running {
@@ -59,7 +59,7 @@ impl Running {
                 return Err(Problem::Failed(format!("it ended without saying {text:?}")));
             }
             check!(Instant::now() < deadline, "it did not say {text:?} in time, but: {}", self.said());
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(self)
     }
@@ -68,7 +68,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("trawl runs");
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn end(&mut self) -> Result<Ended> {
         let mut status = None;
         wait_until("trawl ends", || {
@@ -97,7 +97,7 @@ impl Running {
             if self.child.try_wait().expect("a child of this process").is_some() {
                 return self.end();
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.stop()
     }

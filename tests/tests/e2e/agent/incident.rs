@@ -61,7 +61,7 @@ fn minute_before_is_stored_on_all_hosts() {
         let status = nats.status("*");
         (recorded(&status, "alpha"), recorded(&status, "beta")) == (300, 300)
     });
-    // The packets are in chunks that are being made.
+    // The packets are in chunks that are not complete yet.
     let triggered = nats.fleet(&args!("trigger * --id one --why 'a test' --wait --json"));
     assert!(triggered.status.success(), "{triggered:?}");
     let document = json(&triggered);
@@ -94,7 +94,7 @@ fn minute_before_is_stored_on_all_hosts() {
         let frozen = timeline.iter().filter(|moment| moment["event"] == "frozen");
         assert_eq!(frozen.count(), 2, "{document}");
         assert_eq!(account(&lab), [600, 600, 0]);
-        // The same from the catalogue.
+        // The second round reads the same from the catalogue.
         assert!(trawl(&["store", "index", &store]).status.success());
     }
     let shown = query(&["--incident", "one"]);
@@ -106,7 +106,7 @@ fn minute_before_is_stored_on_all_hosts() {
     assert_eq!(listed["incidents"], both, "{listed}");
     let none = query(&["--incident", "other"]);
     assert_eq!(none.status.code(), Some(1), "{none:?}");
-    // A host that does not answer is in the account.
+    // The account includes a host that does not answer.
     beta.kill();
     send(&lab, 20);
     wait_until("alpha has counted", || recorded(&nats.status("*"), "alpha") == 320);
@@ -120,7 +120,7 @@ fn minute_before_is_stored_on_all_hosts() {
     let said = query(&["--incident", "two", "--packets", &found]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("host beta: nothing of it is in the store"), "{said}");
-    // A restarted agent does not freeze it again, or the one that it missed for good.
+    // A restarted agent freezes neither the stored incident again nor the one that it missed.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let path = lab.file("report-alpha");
@@ -218,8 +218,8 @@ fn events_and_requests_trigger_incidents() {
     }
 }
 
-/// Runs captures of an agent that report each second with a packet as an event. `send` returns the names of those that
-/// should.
+/// Runs captures of an agent that report each second with a packet as an event. `send` returns the name of the capture
+/// that should report one.
 fn events_of(lab: &Lab, captures: &[(&str, &str)], send: impl FnOnce() -> &'static str) {
     let (receiver, store) = (lab.receiver(), lab.file("store"));
     let capture = |(name, more): &(&str, &str)| {

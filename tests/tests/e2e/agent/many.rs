@@ -54,7 +54,7 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     };
     send();
     wait_until("all have the first packets", || recorded(&nats.status("*")) == [PACKETS; AGENTS]);
-    // Without the server, captures go on; with their agents, captures end.
+    // Captures continue without the server, and end with their agents.
     nats.kill();
     for agent in agents.iter_mut().take(KILLED) {
         agent.take().expect("it runs").kill();
@@ -76,10 +76,9 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     send();
     wait_until("all have the last packets", || {
         let counts = recorded(&nats.status("*"));
-        counts.iter().enumerate().all(|(number, count)| match number < KILLED {
-            // What an agent had not counted before it was killed is in the store alone.
-            true => *count >= PACKETS,
-            false => *count == 3 * PACKETS,
+        counts.iter().enumerate().all(|(number, count)| {
+            // Packets that an agent had not counted before it was killed are in the store alone.
+            if number < KILLED { *count >= PACKETS } else { *count == 3 * PACKETS }
         })
     });
     assert!(nats.fleet(&["stop", "*"]).status.success());
@@ -96,7 +95,7 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     assert_eq!(total["recorded"], total["stored"], "{total}");
     let pauses = listed["not_recording"].as_array().map(Vec::len);
     assert_eq!(pauses, Some(KILLED), "{listed}");
-    // The answer is the same without a catalogue of its own, and from it.
+    // The catalogue gives the same answer as the chunks.
     let sql = "SELECT host, count(*) AS packets FROM packets GROUP BY host ORDER BY host";
     let index = json(&args!("store index {store} --json"));
     assert_eq!(index["unreadable"], Value::Array(Vec::new()));
@@ -107,10 +106,11 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     assert_eq!(rows.len(), AGENTS);
     for (number, row) in rows.iter().enumerate() {
         let packets = row["packets"].as_u64().expect("a number");
-        match number < KILLED {
-            // What was sent while no agent ran is a pause, not a packet.
-            true => assert!((2 * PACKETS..=3 * PACKETS).contains(&packets), "{row}"),
-            false => assert_eq!(packets, 3 * PACKETS, "{row}"),
+        if number < KILLED {
+            // Packets that were sent while no agent ran belong to a pause, and are not counted.
+            assert!((2 * PACKETS..=3 * PACKETS).contains(&packets), "{row}");
+        } else {
+            assert_eq!(packets, 3 * PACKETS, "{row}");
         }
     }
     let verified = json(&args!("store verify {store} --json"));

@@ -16,10 +16,7 @@ fn chunks(directory: &str) -> usize {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = path.to_string_lossy().into_owned();
-        count += match path.is_dir() {
-            true => chunks(&name),
-            false => usize::from(name.ends_with(".pcapng.zst")),
-        };
+        count += if path.is_dir() { chunks(&name) } else { usize::from(name.ends_with(".pcapng.zst")) };
     }
     count
 }
@@ -46,7 +43,7 @@ fn packets_are_fetched_from_their_hosts() {
     assert_eq!(counted["rows"][0]["n"], 400, "{counted}");
     let found = lab.file("found.pcapng");
     let packets = ["--filter", "udp port 9", "--packets", &found];
-    // Nobody asks the host.
+    // Without --hosts, the command asks no host.
     let answer = query(&packets);
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(said.contains("400 packets that may match stay on host alpha"), "{said}");
@@ -57,7 +54,7 @@ fn packets_are_fetched_from_their_hosts() {
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(String::from_utf8_lossy(&answer.stderr).matches("stay on").count(), 0);
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 400);
-    // By ssh, whose program runs on this host here.
+    // The script in place of ssh runs the command on this host.
     let ssh = lab.file("ssh");
     let spool = lab.file("spool-alpha");
     let binary = trawl_tests::binary::path().display();
@@ -78,7 +75,7 @@ fn packets_are_fetched_from_their_hosts() {
     let answer = by_ssh("ssh:beta,alpha");
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 400);
-    // A catalogue that is made anew keeps the rows.
+    // A rebuilt catalogue keeps the rows.
     for more in [&[][..], &["--rebuild"], &[]] {
         let done = trawl(&[&["store", "index", &store], more].concat());
         assert!(done.status.success(), "{done:?}");
@@ -86,7 +83,7 @@ fn packets_are_fetched_from_their_hosts() {
         assert!(String::from_utf8_lossy(&counted.stdout).contains("\n400\n"), "{counted:?}");
         assert_eq!(account(&lab), [400, 0, 400]);
     }
-    // An agent that is gone, which is said once for its packets.
+    // The command reports that the agent does not answer.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let answer = query(&[&packets[..], &by_bus[..]].concat());
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
@@ -119,8 +116,8 @@ fn newest_packets_stay_across_runs() {
     };
     let finished = run("1GiB", 100).stop();
     assert!(finished.status.success(), "{}", finished.stderr);
-    let told = "100 recorded: 0 stored, 100 on this host, 0 spooled, 0 evicted";
-    assert!(finished.stderr.contains(told), "{}", finished.stderr);
+    let account = "100 recorded: 0 stored, 100 on this host, 0 spooled, 0 evicted";
+    assert!(finished.stderr.contains(account), "{}", finished.stderr);
     let first = chunks(&spool);
     assert!(first > 5, "{first}");
     assert_eq!(chunks(&store), 0);
@@ -146,7 +143,7 @@ fn newest_packets_stay_across_runs() {
     assert!(Path::new(&store).join("new").exists());
 }
 
-/// The agent's counts and the store's agree although the packets stay.
+/// A policy without indexing refuses a capture whose packets stay on the host, and the agent counts nothing.
 #[test]
 fn agent_counts_packets_that_stay() {
     let Some(lab) = Lab::open() else { return };

@@ -7,7 +7,7 @@ use trawl_tests::{Lab, wait_until};
 
 use super::{Attacker, Nats, OPERATOR, PASSWORD, openssl, phase_of, revision_of, start_capture};
 
-/// Returns the private key of a seed: 32 bytes between a prefix of two and a checksum of two.
+/// Returns the private key of a seed: 32 bytes between a prefix of two bytes and a checksum of two bytes.
 fn private_key(seed: &str) -> Vec<u8> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::new());
@@ -25,7 +25,7 @@ fn private_key(seed: &str) -> Vec<u8> {
 /// Signs a desired state as an operator, with OpenSSL.
 fn signed(nats: &Nats, host: &str, revision: u64, desired: &str) -> String {
     let file = |name: &str| format!("{}/{name}", nats.directory);
-    // The head of an Ed25519 key in PKCS 8.
+    // PKCS 8 prefixes an Ed25519 key with these bytes.
     let head = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
     let key = [&head[..], &private_key(OPERATOR[0])].concat();
     fs::write(file("operator.der"), key).expect("a file");
@@ -70,7 +70,7 @@ fn newer_operators_and_agents_are_named() {
     assert_eq!(stopped.status.code(), Some(1), "{said}");
     assert!(said.contains("newer trawl") && said.contains("not changed") && said.contains("colour"), "{said}");
     assert_eq!(revision_of(&nats, "alpha"), revision);
-    // A report with an unknown phase, and one of an unknown form.
+    // One report has an unknown phase, and the other an unknown form.
     let account = json!({ "seen": 9, "filtered_out": 0, "recorded": 7 });
     let report = json!({
         "host": "beta", "revision": 1, "time_ns": 1, "trawl": "99", "captures": [{

@@ -1,4 +1,4 @@
-//! Starts that hosts accept, refuse or do not answer, agents that are gone, and the pauses that they leave.
+//! Starts that hosts accept, refuse or do not answer; killed agents, and the pauses in their captures.
 
 use serde_json::Value;
 use trawl_tests::{Lab, args, trawl, wait_until};
@@ -26,26 +26,26 @@ fn start_fails_with_the_reason_of_each_host() {
         let document: Value = serde_json::from_slice(&done.stdout).expect("JSON");
         (done.status.code(), document)
     };
-    // One refuses, the other runs.
+    // One host refuses the capture, and the other runs it.
     let (status, document) = start("*", &receiver, &["--wait"]);
     assert_eq!(status, Some(1), "{document}");
     assert_eq!(host(&document, "alpha")["phase"], "running", "{document}");
     assert!(host(&document, "alpha")["error"].is_null(), "{document}");
     let why = format!("refused by its policy: interface {receiver}");
     assert_eq!(host(&document, "beta")["error"], why, "{document}");
-    // The same without waiting, and for people.
+    // Without --wait and --json, the command reports the same reason.
     let again = nats.fleet(&args!("start beta -i {receiver} --tap packet --store {store}"));
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(said.contains(&format!("beta: {why}")), "{said}");
     let (status, document) = start("alpha", &receiver, &["--wait=1m"]);
     assert_eq!(status, Some(0), "{document}");
-    // A capture that cannot start.
+    // A capture of a missing interface cannot start.
     let (status, document) = start("alpha", "missing0", &["--name", "other", "--wait"]);
     assert_eq!(status, Some(1), "{document}");
     let error = host(&document, "alpha")["error"].to_string();
     assert!(error.contains("missing0"), "{document}");
-    // A host without an agent.
+    // No agent runs at this host.
     let (status, document) = start("gamma", &receiver, &["--wait=500ms"]);
     assert_eq!(status, Some(1), "{document}");
     let error = host(&document, "gamma")["error"].to_string();

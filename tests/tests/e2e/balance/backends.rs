@@ -60,10 +60,10 @@ impl Way {
         let inside = |words: &str| {
             let all: Vec<&str> = words.split(' ').collect();
             let output = output("ip", &[&["-n", &line.b.name][..], &all].concat());
-            match output.status.success() {
-                true => Ok(()),
-                false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+            if output.status.success() {
+                return Ok(());
             }
+            Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
         };
         let (device, local) = (self.device, self.backend(line));
         if self.forward != "direct" {
@@ -77,7 +77,7 @@ impl Way {
         inside(&format!("address add {} dev lo", self.vip()))?;
         let namespace = format!("--net=/run/netns/{}", line.b.name);
         for of in ["all", "default", "tunnel0"] {
-            // The outer source is synthetic, so no route leads back to it.
+            // No route leads back to the outer source address, which is synthetic.
             let setting = format!("net.ipv4.conf.{of}.rp_filter=0");
             output("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
         }

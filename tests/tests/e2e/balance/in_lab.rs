@@ -41,7 +41,7 @@ fn connections_are_spread_over_the_servers() {
     let lb = format!("trawl-{}-lb:veth0", lab.0);
     done(&["balance", "load", &lb, table.to_str().expect("a plain path")]);
     let vip: SocketAddr = "192.0.2.80:80".parse().expect("an address");
-    // They listen until the test ends; the kernel accepts connections.
+    // The servers listen until the test ends, and the kernel accepts their connections.
     let servers = ["s1", "s2", "s3"].map(|node| {
         run_in(&inside(node), || TcpListener::bind(vip)).expect("the namespace").expect("the virtual address")
     });

@@ -42,7 +42,7 @@ fn session_of_the_command_is_not_cut() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("SSH session") && said.contains("--yes"), "{said}");
     };
-    // Refused in the loaded table, in a changed file, and as an added address.
+    // The command refuses the address in the first table, in a changed table, and as an added address.
     is_refused(&["balance", "load", &left, &table]);
     nothing_attached(&line.left);
     let load = ["balance", "load", &left, &harmless];
@@ -86,7 +86,7 @@ fn answers_to_packets_too_big_are_limited() {
     load(&left, &[]);
     add(&left, line, "ipip");
     let mut large = to_vip(line, 1, flags::ACK).remove(0);
-    // The link's maximum, which exceeds the tunnel's.
+    // The link's largest frame is too large for the tunnel.
     large.resize(1514, 7);
     large[16..18].copy_from_slice(&1500u16.to_be_bytes());
     let sent = amount(20_000);
@@ -100,17 +100,17 @@ fn answers_to_packets_too_big_are_limited() {
 
 #[test]
 fn more_flows_than_memory_holds_are_refused() {
-    const MOST: u64 = 67_108_864;
+    const MAX_FLOWS: u64 = 67_108_864;
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
-    if available_memory() > MOST * 128 {
+    if available_memory() > MAX_FLOWS * 128 {
         return skip("this machine has memory for as many flows as can be asked for");
     }
     let left = place(&line.left);
     load(&left, &[]);
     add(&left, line, "ipip");
     let before = json(&["balance", "vip", "list", "--on", &left]);
-    let said = refused(&["balance", "load", &left, "--flows", &MOST.to_string()], 1);
+    let said = refused(&["balance", "load", &left, "--flows", &MAX_FLOWS.to_string()], 1);
     assert!(said.contains("MiB are available") && said.contains("--flows"), "{said}");
     assert_eq!(json(&["balance", "vip", "list", "--on", &left]), before);
 }

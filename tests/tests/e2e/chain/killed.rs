@@ -14,7 +14,7 @@ type Order = Vec<u8>;
 /// A change of the chain: the command, and the order before and after it.
 struct Change {
     before: Order,
-    /// Arguments of the load, if it is one.
+    /// Arguments of the load, if the change is one.
     load: Option<Vec<&'static str>>,
     unload: Option<u8>,
     after: Order,
@@ -46,7 +46,7 @@ impl Change {
             _ => "50",
         };
         let load = |number: &u8| (*number, lab.load(u32::from(*number), &["--prio", priority(*number)]));
-        // In an order in which the first one changes too.
+        // The programs are loaded in reverse, so that the first one of the chain changes, too.
         let ids = self.before.iter().rev().map(load).collect();
         assert_eq!(lab.run([PASS; 4]), (self.before.clone(), 2));
         ids
@@ -68,7 +68,7 @@ impl Change {
         lab.unload("--all");
         let text = fs::read_to_string(&trace).expect("strace wrote it");
         let calls = strace::calls(&text);
-        // The calls that change the packets' path or other commands' view, from the first pin on.
+        // Kills are useful at the calls that change the packets' path or other commands' view, from the first pin on.
         let begins = |call: &Call| call.text.contains("_PIN") || call.text.contains("LINK_");
         let changes = |call: &&Call| {
             let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "unlink", "rmdir"];
@@ -100,14 +100,14 @@ impl Change {
             if done.status.success() {
                 assert_eq!(order, self.after, "{}", at());
             }
-            // The next command can continue from it.
+            // The next command can continue from that state.
             if order == self.before {
                 let again = run(&ids, &[]);
                 let said = String::from_utf8_lossy(&again.stderr);
                 assert!(again.status.success(), "{said}, {}", at());
                 assert_eq!(lab.run([PASS; 4]).0, self.after, "{}", at());
             }
-            // One by one, from the first on.
+            // The programs are unloaded one by one, from the first on.
             while let Some((head, _)) = xdp_on(&lab.0.pair.b) {
                 lab.unload(&head.to_string());
             }
@@ -121,7 +121,7 @@ fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after
     if !tools_or_skip(&["strace"]) {
         return;
     }
-    // Other tests' pins are read too, and would change the number of calls.
+    // The command also reads other tests' pins, which would change the number of calls.
     let Some(lab) = Lab::alone().map(Chained::of) else {
         return;
     };

@@ -11,17 +11,17 @@ use trawl_tests::lab::{Files, LineLab};
 use trawl_tests::witness::run;
 use trawl_tests::{args, binary, skip, tools_or_skip, wait_until};
 
-/// 128 MiB: a machine that has been busy for long has little contiguous memory of that size.
+/// Number of huge pages, 128 MiB in all. A machine that has been busy for long has little more contiguous memory.
 const PAGES: u64 = 64;
 /// Attempts, each after compacting the memory.
 const ATTEMPTS: usize = 10;
 const PAGES_SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
-/// One application at a time: each keeps a CPU busy and occupies huge pages.
+/// Allows one application at a time, because each keeps a CPU busy and occupies huge pages.
 static ONE: Mutex<()> = Mutex::new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the machine supports DPDK; otherwise reports that the test is skipped.
+/// Returns true if the machine supports DPDK; otherwise reports that the test is skipped.
 fn ready_or_skip() -> bool {
     if !tools_or_skip(&["dpdk-testpmd", "dpdk-dumpcap", "nsenter"]) {
         return false;
@@ -41,8 +41,8 @@ fn ready_or_skip() -> bool {
 struct Pages {
     before: Option<u64>,
     mounted: PathBuf,
-    /// Blocks other runs of the tests on this machine: returning pages would take ones that an application has not
-    /// touched yet.
+    /// Keeps other runs of the tests on this machine waiting. Their return of pages would take pages that an
+    /// application has not touched yet.
     _lock: File,
 }
 
@@ -100,7 +100,7 @@ pub struct Application {
     child: Option<Child>,
     pub prefix: String,
     pub lab: LineLab,
-    // Dropped after the process, which uses their memory.
+    // The pages are dropped after the process, which uses their memory.
     _pages: Pages,
     _one: MutexGuard<'static, ()>,
 }
@@ -109,7 +109,7 @@ impl Application {
     /// Starts it on the two interfaces in the middle of a line.
     pub fn on_veths() -> Option<Self> {
         Self::start(|line| {
-            // Room for packets that arrive while testpmd waits for a CPU.
+            // The rings need room for packets that arrive while testpmd waits for a CPU.
             let port =
                 |number, interface: &str| format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192");
             [port(0, &line.left.interface), port(1, &line.right.interface)]
@@ -128,7 +128,7 @@ impl Application {
         }
         let lab = LineLab::with(&LineOptions { queues: 1, quiet: true, ..LineOptions::default() })?;
         let pages = Pages::take(PathBuf::from(lab.file("huge")))?;
-        // A prefix of its own: the helper of a failed test may still be leaving the previous one.
+        // Each application has a prefix of its own, because the helper of a failed test may still use the previous one.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("trawltest{}_{number}", std::process::id());
         let log = lab.file("testpmd.log");
@@ -140,7 +140,7 @@ impl Application {
             .args(args!("--no-telemetry --file-prefix {prefix} --huge-dir {}", pages.place()))
             .args(ports(&lab.line))
             .args(["--", "--forward-mode=io", "--auto-start", "--total-num-mbufs=4096"])
-            // It ends with this process.
+            // testpmd ends at the end of its input, and so with this process.
             .stdin(Stdio::piped())
             .stdout(output.try_clone().expect("the file again"))
             .stderr(output);

@@ -12,7 +12,7 @@ use trawl_tests::{args, binary, root_or_skip, skip, trawl};
 
 use super::application::Application;
 
-/// Two captures on one port, and unknown ports and queues.
+/// A second capture on a port is refused, and so are captures of unknown ports and queues.
 #[test]
 fn dpdk_refuses_impossible_captures() {
     let Some(application) = Application::on_null() else {
@@ -72,7 +72,7 @@ fn dpdk_names_the_missing_part() {
         let said = looked(command);
         assert!(said.contains("make build-dpdk"), "{command}: {said}");
     }
-    // A helper of another build.
+    // The script acts as a helper of another build.
     let script = |text: &str| {
         let file = directory.path().join("helper");
         fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("a file");
@@ -124,8 +124,8 @@ impl Drop for Remains {
     }
 }
 
-/// A dead primary, one of another version and one that is starting are recognised before it is joined, which would
-/// succeed on a dead one.
+/// The helper recognises a dead primary, one of another version, and one that is starting before it joins them. Joining
+/// a dead one would succeed.
 #[test]
 fn dpdk_names_the_fault_of_a_primary() {
     if !root_or_skip() {
@@ -148,7 +148,7 @@ fn dpdk_names_the_fault_of_a_primary() {
     const MAGIC: u32 = 19_820_526;
     remains.write(MAGIC, 99 << 24 | 11 << 16 | 2 << 8);
     refused("its process has ended");
-    // Locked, as by a running primary.
+    // A running primary holds this lock.
     fcntl_lock(&remains.config, FlockOperation::NonBlockingLockExclusive).expect("a lock");
     refused("the application has DPDK 99.11.2, trawl-dpdk");
     remains.write(0, 0);

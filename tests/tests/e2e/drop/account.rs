@@ -14,7 +14,7 @@ use super::{inside, nft, udp_frame, word};
 /// Returns the packets that a rule with a counter has seen.
 fn counted_by_nft(lab: &Lab) -> u64 {
     let rules = inside(&lab.pair.b, &["nft", "list", "ruleset"]);
-    let (_, behind) = rules.split_once("counter packets ").expect("a counter");
+    let (_, after) = rules.split_once("counter packets ").expect("a counter");
     let number = behind.split(' ').next().expect("a number");
     number.parse().expect("a number")
 }
@@ -65,7 +65,7 @@ fn xdp_drop_is_one_record_with_another_tap() {
         assert_eq!(contents.frames(), frames, "{verdict}, {mode}");
         assert!(contents.packets.iter().all(|packet| packet.verdict() == Some((2, value))));
         assert_eq!(summary.recorded, 2, "{verdict}, {mode}");
-        // The tap at drops saw the same two, and filtered them out.
+        // The drop tap saw the same two packets, and filtered them out.
         assert_eq!(summary.filtered_out, 2, "{verdict}, {mode}");
         trawl(&["xdp", "unload", &receiver]);
     }
@@ -87,7 +87,7 @@ fn orderly_connections_lose_nothing() {
                 let mut asked = [0; 5];
                 stream.read_exact(&mut asked).unwrap();
                 stream.write_all(&asked).unwrap();
-                // The other end closes first.
+                // The client closes the connection first.
                 assert_eq!(stream.read(&mut asked).unwrap(), 0);
             }
         });

@@ -48,7 +48,7 @@ fn frame(lab: &Lab, frame: Vec<u8>, reason: &str, functions: &[&str]) {
     assert_eq!(packet.bytes, frame, "{reason}");
 }
 
-/// Stores the checksum of a 20-byte header in the header.
+/// Stores the checksum of the 20-byte IPv4 header in it.
 fn sum_up(frame: &mut [u8]) {
     frame[IP_AT + 10..IP_AT + 12].fill(0);
     let words = frame[IP_AT..IP_AT + 20].chunks_exact(2);
@@ -195,7 +195,7 @@ fn traffic_control() {
     drop(egress);
 }
 
-/// Attaches a tcx program that drops everything; `None` on a kernel without tcx.
+/// Attaches a tcx program that drops everything. Returns `None` on a kernel without tcx.
 pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     if !KernelFeature::Tcx.probe().is_supported() {
         skip("the kernel has no tcx");
@@ -219,7 +219,7 @@ fn queueing_discipline() {
     let peer = lab.pair.a.ipv4.to_string();
     let file = lab.file("queue.pcapng");
     let arguments = args!("--tap drop --netns {} -w {file} -c 1", lab.pair.b.name);
-    // Newer kernels have several reasons.
+    // Newer kernels have several reasons for drops by a queue.
     let known = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
     let known = String::from_utf8(known.stdout).expect("names");
     let wanted: Vec<&str> = known.lines().filter(|name| name.starts_with("QDISC_")).collect();
@@ -230,7 +230,7 @@ fn queueing_discipline() {
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     let reason = word(&contents.packets[0], "drop").unwrap();
-    // Linux 6.1 frees them in a list.
+    // Linux 6.1 frees such packets in a list.
     let places = ["__dev_queue_xmit", "__dev_xmit_skb", "tcf_kfree_skb_list", "kfree_skb_list_reason"];
     check(&contents, &lab.pair.b, "veth0", &reason, &places, ETHERNET);
     assert!(reason.starts_with("QDISC_"));

@@ -16,7 +16,7 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
     let file = disk.path("file");
     let fixed = args!("-i {} --tap xdp --format {format} -w {file}", lab.receiver());
     let mut capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
-    // A small ring loses most packets: it takes a while until enough have arrived.
+    // A small ring loses most packets, so that many must be sent until enough are written.
     wait_until("the disk is full", || {
         lab.send_from_two_cpus(&[frames::patterned(200)], 2_000);
         capture.has_ended()
@@ -62,7 +62,7 @@ fn disk_full_from_the_start_ends_the_capture() {
     nothing_attached(&lab.pair.b);
 }
 
-/// An unwritable summary file is found before anything is attached.
+/// An unwritable summary file is refused before anything is attached.
 #[test]
 fn unwritable_summary_is_refused() {
     let Some(lab) = Lab::open() else { return };
@@ -79,7 +79,7 @@ fn unwritable_summary_is_refused() {
     assert!(!lab.path("file.pcapng").exists());
 }
 
-/// Another process cuts the file.
+/// A capture ends if another process cuts its file.
 #[test]
 fn cut_file_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
@@ -91,7 +91,8 @@ fn cut_file_ends_the_capture() {
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(finished.stderr.contains("another process cut it to 100"), "{}", finished.stderr);
-    // The header of the section alone may be longer, by the names of the processor and the kernel.
+    // The file may have no whole block, because the section header, with the names of the processor and the kernel, can
+    // be longer than 100 bytes.
     assert!(trawl_tests::witness::size_of(file.as_ref()) <= 100);
 }
 

@@ -9,16 +9,16 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::{Capture, Lab, args, frames};
 
-/// Number of times that packets are sent at most to a capture that is to end on its own.
-const MOST_SENT: usize = 10_000;
+/// Maximum number of times that packets are sent to a capture that should end on its own.
+const MAX_ROUNDS: usize = 10_000;
 
-/// Reads some output and closes the pipe.
+/// Checks that the capture ends after its reader has read some output and closed the pipe.
 fn reader_goes(arguments: &[&str]) {
     let Some(lab) = Lab::open() else { return };
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp"];
     let (capture, mut stdout) = Capture::start_piped(&lab, &[&fixed[..], arguments].concat());
     lab.send(&[frames::udp(b"hello")], 1);
-    // The length of the old format's header; a line is longer.
+    // The pcap header has this length, and a line is longer.
     stdout.read_exact(&mut [0; 24]).expect("something comes");
     drop(stdout);
     lab.send(&[frames::udp(b"hello")], 100);
@@ -49,7 +49,7 @@ fn stopped_reader_causes_no_silent_loss() {
     let Some(lab) = Lab::open() else { return };
     let fixed = args!("-i {} --tap xdp --ring-size 64KiB -w -", lab.receiver());
     let (capture, mut stdout) = Capture::start_piped(&lab, &fixed);
-    // More than the pipe and the rings hold together.
+    // The packets are more than the pipe and the rings hold together.
     lab.send(&[frames::silent(1000)], 2_000);
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -69,7 +69,7 @@ fn ends_though_nobody_reads(arguments: &[&str], end: impl FnOnce(&Capture)) {
     let place = lab.receiver();
     let fixed = ["-i", &place, "--tap", "xdp", "--ring-size", "64KiB"];
     let (capture, stdout) = Capture::start_piped(&lab, &[&fixed[..], arguments].concat());
-    // More than the pipe and the rings hold together.
+    // The packets are more than the pipe and the rings hold together.
     for round in 1..=20 {
         lab.send(&[frames::silent(1000)], 40);
         capture.wait_seen(40 * round);
@@ -102,7 +102,7 @@ fn unread_lines_do_not_block_the_end() {
     ends_though_nobody_reads(&["-X"], |capture| capture.signal(Signal::INT));
 }
 
-/// Packets come until the capture ends, so that the pipe is full by then on a slow machine, too.
+/// Packets arrive until the capture ends, so that the pipe is full at that time on a slow machine, too.
 #[test]
 fn unread_pipe_does_not_extend_the_duration() {
     let Some(lab) = Lab::open() else { return };
@@ -112,7 +112,7 @@ fn unread_pipe_does_not_extend_the_duration() {
     let has_ended = AtomicBool::new(false);
     let finished = std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..MOST_SENT {
+            for _ in 0..MAX_ROUNDS {
                 if has_ended.load(Ordering::Relaxed) {
                     break;
                 }
@@ -130,7 +130,7 @@ fn unread_pipe_does_not_extend_the_duration() {
     drop(stdout);
 }
 
-/// Another process made the pipe non-blocking.
+/// A pipe that another process made non-blocking gets every packet.
 #[test]
 fn non_blocking_pipe_gets_every_packet() {
     let Some(lab) = Lab::open() else { return };

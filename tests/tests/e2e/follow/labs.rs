@@ -1,4 +1,4 @@
-//! Each packet of ten thousand, through networks of different kinds, to its end.
+//! Ten thousand packets in networks of different kinds, each followed to its end.
 
 use super::*;
 use trawl_lab::LineOptions;
@@ -7,7 +7,7 @@ use trawl_tests::witness::tshark;
 
 const PORT: u16 = 9;
 const TO: &str = "10.1.0.2";
-/// Packets a second that an unoptimised reader of all steps keeps up with on a busy machine.
+/// Rate, in packets per second, at which a debug build on a busy machine can still read all steps.
 const RATE: u64 = 2_000;
 
 /// Runs commands of `ip`, `nft` and others: in the namespace of a, m (in the middle), or b.
@@ -33,7 +33,7 @@ fn set_up(lab: &LineLab, commands: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The first command tells whether the kernel has such devices.
+/// Sets up a network of this kind. Returns `None` if the kernel lacks the devices for it.
 pub fn lab(kind: &str) -> Option<LineLab> {
     let lab = LineLab::with(&LineOptions { quiet: false, ..LineOptions::default() })?;
     let interfaces = "ip addr flush dev";
@@ -161,10 +161,10 @@ pub fn lab(kind: &str) -> Option<LineLab> {
 fn ends(kind: &str) {
     let Some(lab) = lab(kind) else { return };
     let line = &lab.line;
-    // Only emulated machines have such kernels, and translated packets have more steps.
+    // Only emulated machines, which are slow, have such kernels, and translated packets have more steps.
     let is_slow = kind == "nat" && !kernel_is_at_least(6, 4);
     let count = amount(if is_slow { 1_000 } else { 10_000 });
-    // The neighbours are known before.
+    // The ping resolves the neighbours before packets are followed.
     let ping = args!("netns exec {} ping -q -c 1 -w 10 {TO}", line.a.name);
     run("ip", &ping);
     let socket = run_in(&line.b.namespace, || UdpSocket::bind(("0.0.0.0", PORT)));
@@ -195,7 +195,7 @@ fn ends(kind: &str) {
     follow.signal(Signal::INT);
     let done = follow.wait();
     let ways = ways(&done.stdout);
-    // On a busy machine, memory may run short: then packets are not followed, but none is lost half-way.
+    // On a busy machine, memory may run short. Some packets are then not followed, but none is lost on its path.
     let account = done.stderr.lines().last().expect("an account");
     let account: Value = serde_json::from_str(account).expect("JSON");
     let lost = &account["notice"]["lost"];
@@ -205,12 +205,10 @@ fn ends(kind: &str) {
     assert!(followed + not_followed >= count, "{}", done.stderr);
     assert!(followed > 0 && followed <= count, "{}", done.stderr);
     let with = |end: &str| ways.iter().filter(|way| way["end"] == end).count() as u64;
-    let known = match kernel_is_at_least(6, 3) {
-        true => with("delivered"),
-        // The kernel tells nothing of sockets.
-        false => with("delivered") + with("consumed"),
-    };
-    // An encrypted packet is known again only if it arrives soon.
+    // Before Linux 6.3, the kernel does not report that a socket received a packet.
+    let is_reported = kernel_is_at_least(6, 3);
+    let known = with("delivered") + if is_reported { 0 } else { with("consumed") };
+    // A packet in a WireGuard tunnel is recognised after its decryption only if it arrives soon.
     let known = known + if kind == "wireguard" { with("sent") } else { 0 };
     let dropped = with("dropped");
     let lost = with("gap");
@@ -315,7 +313,7 @@ fn file_shows_the_path() {
     let (first, last) = (&rows[0][2], &rows[rows.len() - 1][2]);
     assert_eq!((first.as_str(), last.as_str()), (TO, "10.1.2.2"));
 }
-/// A program at XDP sees the tunnel's packet: the filter, which is about the packet inside, selects it there.
+/// A filter for the inner packet also selects the tunnel's packet that a program at XDP sees.
 #[test]
 fn packet_in_a_tunnel_is_followed_from_an_xdp_program() {
     let Some(lab) = lab("vxlan") else { return };

@@ -29,7 +29,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let words: Vec<&str> = command.split(' ').collect();
         run("ip", &[&["netns", "exec", station], &words[..]].concat());
     };
-    // Out of a through a tunnel, translated on arrival; a packet socket gets a clone of each.
+    // Packets leave a through a tunnel and are translated on arrival, and a packet socket gets a clone of each.
     for (station, own, other, address) in [(a, a.ipv4, b.ipv4, "10.99.0.1/24"), (b, b.ipv4, a.ipv4, "10.99.0.2/24")] {
         let tunnel = format!("ip link add vx type vxlan id 7 local {own} remote {other} dev veth0 dstport 4789");
         inside(&station.name, &tunnel);
@@ -63,7 +63,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let sender = &senders[(number / LENGTHS) as usize];
         sender.send_to(&text, "10.99.0.2:5300").unwrap();
     };
-    // The first ones in lockstep: the socket's buffer holds each of them.
+    // Each of the first packets is received before the next is sent, so that the socket's buffer cannot overflow.
     for number in 0..LENGTHS {
         send(number);
         let length = socket.recv(&mut [0; 256]).expect("the packet");
@@ -87,7 +87,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     let ways = ways(&done.stdout);
     assert!(received > 0 && !ways.is_empty());
     let (mut delivered, mut whole) = (0, 0);
-    // The end of a buffer may come anywhere after its last step.
+    // The end of a buffer may be reported anywhere after its last step.
     let way_there = |way: &Value| -> Vec<String> {
         let there = steps(way).into_iter();
         let there = there.filter(|step| !["consumed", "dropped"].contains(step));
@@ -102,7 +102,8 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     for way in &ways {
         let all = way["steps"].as_array().expect("steps");
         let names = steps(way);
-        // Without a reported gap, no step is missing, except that a packet may be picked up late if the table was full.
+        // Without a reported gap, no step is missing, except that a packet may lack its first steps if the table was
+        // full.
         let there = way_there(way);
         let is_late = done.stderr.contains("not followed") && longest.windows(there.len()).any(|part| part == there);
         assert!(names.contains(&"gap") || is_late || longest.starts_with(&there), "{way}");
@@ -127,7 +128,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         whole += u64::from(translated && names[0] == "output" && way["end"] == "delivered");
     }
     assert!(delivered as u64 <= received, "{delivered} of {received}");
-    // If no packet was lost, none is missing, and each received one is reported.
+    // If trawl lost nothing, it reports every packet, and the delivery of each received one.
     if done.stderr.contains(" 0 lost") {
         assert_eq!((ways.len() as u64, delivered as u64), (count, received));
     }

@@ -9,7 +9,7 @@ fn unconfirmed_change_is_reverted() {
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", "192.0.2.1"]);
     let before = guarded.list();
-    // The command has ended, and its session too: only the waiting process is left.
+    // The command and its session have ended, so that only the waiting process is left.
     let deny = ["deny", "--src", "192.0.2.2", "--confirm"];
     guarded.well(&[&deny[..], &["1s"]].concat());
     wait_until("the revert is reported", || guarded.list()["reverted"].is_object());

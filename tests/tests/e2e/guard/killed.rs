@@ -5,11 +5,11 @@ use trawl_tests::{amount, args, tools_or_skip};
 
 use super::*;
 
-/// Moments of the kill, spread over the whole command.
+/// Number of moments of a kill, spread over the whole command.
 const MOMENTS: usize = 6;
-/// Number of last calls that are each used too.
+/// Number of last calls at each of which the command is killed, too.
 const LAST: usize = 6;
-/// Calls that occur during the whole command: while rules are parsed and compiled, and while they are applied.
+/// System calls that the command makes throughout: while it parses and compiles rules, and while it applies them.
 const CALLS: &str = "bpf,brk,mmap,munmap,mremap";
 
 fn numbered(network: u32, number: u32) -> Ipv4Addr {
@@ -41,7 +41,7 @@ fn in_force(guarded: &Guarded<'_>, count: u32) -> u32 {
     let holds = |network: u32, number| texts.contains(&numbered(network, number).to_string());
     let network = if holds(10, 0) { 10 } else { 11 };
     assert!((0..count).all(|number| holds(network, number)));
-    // The program agrees.
+    // The program enforces the same set.
     let denied = || guarded.figures(&["rule_denied", "default_allowed"]);
     let before = denied();
     let from = |network| udp_from(numbered(network, count - 1), 9);
@@ -74,7 +74,7 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
     assert!(whole.status.success());
     let text = std::fs::read_to_string(&trace).expect("strace wrote it");
     let calls = strace::calls(&text);
-    // Most calls precede any change; the ones that apply it are among the last.
+    // Most calls precede any change, and the ones that apply it are among the last.
     let early = (1..MOMENTS).map(|moment| calls.len() * moment / MOMENTS);
     let late = (1..=LAST).rev().map(|from_end| calls.len() - from_end);
     let mut holds = in_force(&guarded, count);

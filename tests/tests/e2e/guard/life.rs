@@ -93,11 +93,11 @@ fn guard_goes_with_its_namespace() {
             assert!(trawl(load).status.success(), "{load:?}");
         }
         assert!(rules.exists());
-        // While it exists, its rules stay untouched.
+        // The command leaves the rules of an existing namespace unchanged.
         assert!(trawl(command).status.success(), "{command:?}");
         assert!(rules.exists(), "{command:?}");
         run("ip", &["netns", "del", &other]);
-        // The kernel removes it without the command.
+        // The kernel removes the namespace asynchronously, so the command is repeated.
         wait_until(&format!("nothing is left after {command:?}"), || {
             assert!(trawl(command).status.success(), "{command:?}");
             !rules.exists()
@@ -129,7 +129,8 @@ impl Drop for Alone {
     }
 }
 
-/// Its records may belong to namespaces that the command could not open.
+/// A command that runs out of descriptors removes no rules, because they may belong to namespaces that it could not
+/// open.
 #[test]
 fn lack_of_descriptors_is_not_taken_for_a_gone_namespace() {
     if !root_or_skip() {
@@ -202,7 +203,7 @@ fn interfaces_have_defaults_and_rules_of_their_own() {
         other()["rule_denied"] == 100 && other()["default_allowed"].as_u64() >= Some(100)
     });
     assert_eq!((guarded.hits(1), guarded.hits(2)), (100, 100));
-    // Rules follow the interface, whatever its name. Older kernels rename only interfaces that are down.
+    // Rules apply to the interface even if it is renamed. Older kernels rename only interfaces that are down.
     run("ip", &["-n", b, "link", "set", "other", "down"]);
     run("ip", &["-n", b, "link", "set", "other", "name", "another"]);
     assert_eq!(guarded.rule(1).expect("it stays")["on"], "another");
@@ -249,13 +250,13 @@ fn totals_continue_when_the_guard_is_reloaded() {
     assert_eq!(guarded.hits(1), 8);
 }
 
-/// However the program was removed: an earlier default never returns.
+/// An earlier default never returns, however the program was removed.
 #[test]
 fn guard_removed_by_others_leaves_no_default() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
-    take_off(&lab);
+    detach_without_trawl(&lab);
     assert_eq!(guarded.list()["defaults"], Value::Array(Vec::new()));
     let said = guarded.well(&["load", "veth0", "--default", "deny"]);
     assert!(said.contains("1 rule, default deny"), "{said}");
@@ -267,7 +268,7 @@ fn guard_removed_by_others_leaves_no_default() {
 }
 
 /// Removes the program on the interface, the guard or its dispatcher, without trawl.
-fn take_off(lab: &Lab) {
+fn detach_without_trawl(lab: &Lab) {
     let status = status_of(&lab.receiver());
     match status["programs"][0]["link"].as_u64() {
         Some(link) => run("bpftool", &["link", "detach", "id", &link.to_string()]),
@@ -300,7 +301,7 @@ fn guard_is_removed_like_any_program() {
     }
 }
 
-/// Its program uses the rules of the namespace that it was loaded in.
+/// The guard's program on a moved interface uses the rules of the namespace in which it was loaded.
 #[test]
 fn moved_interface_is_guarded_by_the_rules_of_its_namespace() {
     let Some(lab) = Lab::open() else { return };

@@ -24,7 +24,7 @@ fn transfer_during(lab: &Lab, meanwhile: impl FnOnce()) {
         let mut stream = stream.expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
         let sent = pattern();
-        // The first half before, the rest during and after the flood.
+        // The first half is sent before the flood, and the rest during and after it.
         stream.write_all(&sent[..SIZE / 2]).expect("the first half");
         let mut writer = stream.try_clone().expect("a second handle");
         let rest = sent[SIZE / 2..].to_vec();
@@ -56,8 +56,8 @@ fn floods_are_dropped_while_a_connection_holds() {
     });
     let seconds = start.elapsed().as_secs() + 1;
     assert_eq!(guarded.hits(1), FLOOD);
-    // Packets below the rate pass: this many a second, and a tenth of a second's worth at once. One is the client's
-    // own.
+    // The rule allows this many packets per second, and at once as many as in a tenth of a second. One of the packets
+    // is the client's own.
     for (rule, rate) in [(2, 50), (3, 10)] {
         let hits = guarded.hits(rule);
         let allowed = rate * seconds + rate / 10 + 2;
@@ -131,7 +131,7 @@ fn later_fragments_follow_the_verdict_on_the_first() {
     };
     guarded.send(&[fragment(1480, 17)], 100);
     guarded.send(&[fragment(1480, 6)], 10);
-    // Crafted to overwrite the flags of the first one.
+    // This fragment would overwrite the flags in the first one.
     guarded.send(&[fragment(8, 6)], 1);
     assert_eq!(guarded.figures(&["rule_allowed", "default_denied", "malformed"]), [100, 10, 1]);
 }

@@ -14,7 +14,7 @@ fn rule_expires_on_its_own() {
     wait_until("the rule is over", || guarded.rule(2).is_none());
     guarded.send(&[udp_from(STRANGER, 9)], 1000);
     assert_eq!(guarded.hits(1), 1000);
-    // The kernel checks the time: no command is needed in between.
+    // The program in the kernel checks the time, so that no command is needed.
     guarded.well(&["deny", "--src", "192.0.2.67", "--for", "100ms"]);
     wait_until("the rule is over in the kernel", || {
         let before = guarded.figures(&["default_allowed"])[0];
@@ -45,7 +45,7 @@ fn file_is_applied_as_a_whole_or_not_at_all() {
         assert!(said.contains(place), "{said}");
         assert_eq!(guarded.list(), before);
     }
-    // Either set drops each of these frames; half of both would let some pass.
+    // Either set of rules drops each of these frames, while halves of both would let some pass.
     const FLOOD: u64 = 1_000_000;
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| guarded.send(&[udp_from(STRANGER, 9)], FLOOD));
@@ -143,7 +143,7 @@ fn source_ports_and_macs_match() {
         frame.udp(port, 9).payload([0; 22]).build()
     };
     let all = [frame(FROM, 389), frame(FROM, 390), frame(other, 389), frame(other, 390)];
-    // Number of packets that each rule decides: rules with MAC addresses are evaluated first.
+    // The numbers of packets that each rule decides depend on the order: rules with MAC addresses are evaluated first.
     let rules = [
         vec!["deny", "--proto", "udp", "--src-port", "389"],
         vec!["allow", "--src-mac", "02:00:5e:00:00:00/24"],
@@ -177,7 +177,7 @@ fn source_ports_and_macs_match() {
     }
 }
 
-/// Control characters in a rule file's names do not reach the terminal.
+/// Control characters in names of a rule file do not reach the terminal.
 #[test]
 fn names_in_rule_files_do_not_steer_the_terminal() {
     let Some(lab) = Lab::open() else { return };

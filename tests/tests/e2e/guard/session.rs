@@ -1,4 +1,4 @@
-//! The session of a command is not cut.
+//! Rules that would cut the session of the command are refused.
 
 use super::*;
 use trawl_tests::args;
@@ -22,7 +22,7 @@ fn session_of_the_command_is_not_cut() {
     assert_eq!(xdp_on(&lab.pair.b), None);
     let remedy = "trawl guard allow --src 10.77.0.1 --proto tcp --port 22";
     assert!(said.contains(remedy) && said.contains("--yes"), "{said}");
-    // The suggested command lets the session in.
+    // The suggested command allows the session.
     let words: Vec<&str> = remedy.split(' ').skip(2).collect();
     assert_eq!(guard(&words).0, Some(0));
     assert_eq!(guard(&["load", "veth0", "--default", "deny"]).0, Some(0));

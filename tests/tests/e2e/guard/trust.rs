@@ -124,7 +124,7 @@ fn other_users_cannot_block_root() {
     let guarded = Guarded::load(&lab, &[]);
     let about = std::fs::metadata("/run/trawl").expect("trawl's own directory");
     assert_eq!(about.permissions().mode() & 0o777, 0o700);
-    // The locks before this was fixed: any user may lock these.
+    // Any user may lock these files, so trawl must not wait for their locks.
     let usual = std::fs::File::open("/sys/fs/bpf").expect("the BPF file system");
     usual.lock().expect("a lock");
     let namespace = format!("/run/netns/{}", lab.pair.b.name);

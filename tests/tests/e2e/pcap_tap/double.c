@@ -1,4 +1,4 @@
-/* A libpcap of the tests' own that answers what no library should. What it does is told by the device's name. */
+/* A libpcap of the tests that gives answers that no library should give. The device's name selects the answers. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ int pcap_set_promisc(pcap_t *p, int n) { return 0; }
 int pcap_set_timeout(pcap_t *p, int n) { return 0; }
 int pcap_set_buffer_size(pcap_t *p, int n) { return 0; }
 int pcap_set_immediate_mode(pcap_t *p, int n) { return 0; }
-/* As netmap's module has it. */
+/* Refuses nanoseconds, like netmap's module. */
 int pcap_set_tstamp_precision(pcap_t *p, int n) { return -12; }
 int pcap_get_tstamp_precision(pcap_t *p) { return 0; }
 int pcap_activate(pcap_t *p) { return !strcmp(p->device, "unknown-status") ? -77 : 0; }
@@ -38,8 +38,8 @@ int pcap_datalink(pcap_t *p) { return !strcmp(p->device, "no-link-type") ? 70000
 int pcap_setnonblock(pcap_t *p, int n, char *error) { return 0; }
 int pcap_get_selectable_fd(pcap_t *p) { return -1; }
 int pcap_setfilter(pcap_t *p, void *program) { return 0; }
-/* A grammar that no library has: packets whose second byte is 7, or whose first is 2. Of anything else it says that it is
- * compiled, and gives nothing. */
+/* Compiles a grammar that no library has: packets whose second byte is 7, or whose first is 2. Reports success for any other
+ * text, without a program. */
 int pcap_compile(pcap_t *p, struct program *program, const char *text, int optimise, uint32_t mask)
 {
 	static struct instruction newer[] = { { 0x30, 0, 0, 1 }, { 0x15, 0, 1, 7 }, { 6, 0, 0, 1000 }, { 6, 0, 0, 0 } };
@@ -66,7 +66,7 @@ void pcap_breakloop(pcap_t *p) { p->stop = 1; }
 void pcap_close(pcap_t *p) { free(p); }
 const char *pcap_lib_version(void) { return "libpcap \033[31mdouble"; }
 
-/* Counters that pass their end: 10 before it, then 5 after it. */
+/* Returns counters that overflow: first 10 before the overflow, then 5 after it. */
 int pcap_stats(pcap_t *p, struct figures *figures)
 {
 	if (!strcmp(p->device, "no-figures"))
@@ -96,14 +96,14 @@ int pcap_dispatch(pcap_t *p, int count, callback call, unsigned char *user)
 		return 0;
 	gettimeofday(&now, NULL);
 	show(p, call, user, (struct header){ now, 60, 60 });
-	/* More bytes than there are, and than were asked for. */
+	/* This header claims more bytes than exist, and more than were requested. */
 	show(p, call, user, (struct header){ now, 0xffffffff, 0xffffffff });
-	/* Longer than it was. */
+	/* This packet has more bytes than its original length. */
 	show(p, call, user, (struct header){ now, 60, 14 });
-	/* Impossible times. */
+	/* These times are impossible. */
 	show(p, call, user, (struct header){ { -5, 0 }, 60, 60 });
 	show(p, call, user, (struct header){ { now.tv_sec, 1000000 }, 60, 60 });
-	/* No bytes at all. */
+	/* This packet has no bytes. */
 	show(p, call, user, (struct header){ now, 0, 60 });
 	return 6;
 }

@@ -9,7 +9,7 @@ use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, Running, args, binary, frames, helper_or_skip, trawl, wait_until};
 
-use super::{Runtime, comments, named, tell};
+use super::{Runtime, comments, named, write_pods};
 
 fn info(namespace: &str) -> Value {
     let path = format!("/run/netns/{namespace}");
@@ -41,14 +41,14 @@ fn pods_of_a_label_join_when_they_start() {
         runtime.socket
     ));
     let capture = Running::of(command, "no pod default/app=web,tier!=db runs here yet: waiting");
-    tell(&runtime.socket, &pods("web"));
+    write_pods(&runtime.socket, &pods("web"));
     capture.wait_said(&format!("capturing on {} at", host.interface));
     capture.wait_said("the pod default/node uses the host's network: it is captured only without");
     send_from(pod, &[frames::ipv4_udp(0)], 7, Engine::Live, None, None);
     let done = capture.wait();
     assert!(done.status.success(), "{}", done.stderr);
-    let told = "the pod default/node uses the host's network";
-    assert_eq!(done.stderr.matches(told).count(), 1, "{}", done.stderr);
+    let expected = "the pod default/node uses the host's network";
+    assert_eq!(done.stderr.matches(expected).count(), 1, "{}", done.stderr);
     let rows = tshark(&file, &["frame.interface_name"]);
     assert_eq!(rows, vec![vec![host.interface.clone()]; 7]);
     assert_eq!(named(&file), [format!("{}\tdefault/web-0", pod.ipv4)]);
@@ -80,7 +80,7 @@ fn macvlan_interface_of_a_pod_is_captured_inside() {
     assert!(!capture.said().contains("inner0"), "{}", capture.said());
     let say = "for n in 1 2 3 4 5; do echo $n >/dev/udp/192.0.2.1/4001; done";
     run("ip", &["netns", "exec", &pod.name, "bash", "-c", say]);
-    // The host's interface under macvlan sends them, too.
+    // The host's interface below the macvlan also sends the packets.
     capture.wait_recorded(10);
     capture.stop_well();
     let inside = format!("/run/netns/{}:mac0", pod.name);
@@ -95,7 +95,7 @@ fn macvlan_interface_of_a_pod_is_captured_inside() {
     assert_eq!(names, expected);
 }
 
-/// A container sees its own cgroups only, in a namespace of its own.
+/// A container sees only its own cgroups, because it runs in a cgroup namespace of its own.
 #[test]
 fn pod_on_the_host_is_found_from_another_cgroup_namespace() {
     let Some(lab) = Lab::open() else { return };
@@ -178,7 +178,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
     wait_until("it waits for a pod", || phase(1) == "running");
     assert_eq!(phase(0), "refused");
     assert_eq!(reported()["captures"][0]["refused"], json!({"kind": "pod", "pod": "*"}));
-    // Kubernetes asks by HTTP whether the agent works, and whether it does as desired.
+    // Kubernetes asks by HTTP whether the agent works, and whether all desired captures run.
     let probe = |path: &str| {
         let ask = format!("exec 3<>/dev/tcp/127.0.0.1/9417; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
         run("ip", &["netns", "exec", &host.name, "bash", "-c", &ask])
@@ -191,7 +191,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
         "info": info(&pod.name)}]);
     fs::write(lab.file("agent.toml"), capture("web", "default/app=web")).expect("a file");
     wait_until("it is ready", || probe("/readyz").starts_with("HTTP/1.1 200 OK"));
-    tell(&runtime.socket, &web);
+    write_pods(&runtime.socket, &web);
     wait_until("packets of the pod are counted", || {
         send_from(pod, &[frames::ipv4_udp(0)], 1, Engine::Live, None, None);
         reported()["captures"][0]["account"]["recorded"].as_u64() >= Some(1)

@@ -1,4 +1,4 @@
-//! packaging/kubernetes/trawl.yaml: checked against the schemas of Kubernetes, and against trawl itself.
+//! Checks packaging/kubernetes/trawl.yaml against the schemas of Kubernetes, and against trawl itself.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use trawl_tests::{Running, args, helper_or_skip, s3, skip};
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/trawl.yaml");
 
-/// Validates each document strictly: unknown fields are errors.
+/// Validates each document strictly, so that unknown fields are errors.
 const VALIDATE: &str = "
 import sys
 try:
@@ -27,7 +27,7 @@ for document in yaml.safe_load_all(open(sys.argv[1])):
 print(*kinds)
 ";
 
-/// Returns the kinds of a valid manifest, or the complaint about another one; `None` without the validator.
+/// Returns the kinds of a valid manifest, or the complaint about an invalid one. Returns `None` without the validator.
 fn validated(file: &str) -> Option<Result<String, String>> {
     let output = Command::new("python3")
         .args(["-c", VALIDATE, file, "1.29", "1.37"])
@@ -69,8 +69,8 @@ fn manifest_is_valid() {
     }
 }
 
-/// Bytes that the agent needs without captures, and each capture besides its memory for packets:
-/// docs/internals/agents.md.
+/// Bytes that the agent needs without captures, and bytes that each capture needs in addition to its memory for packets
+/// (docs/internals/agents.md).
 const OF_AGENT: u64 = 64 << 20;
 const OF_CAPTURE: u64 = 128 << 20;
 
@@ -120,7 +120,7 @@ fn manifest_fits_the_agent() {
         let value = lines.find_map(|line| line.strip_prefix(&format!("{key} = "))).expect(key);
         value.parse::<u64>().expect("a number")
     };
-    // One more, for `kubectl trawl`.
+    // `kubectl trawl` runs one more capture.
     let captures = number("max_captures") + 1;
     let needed = OF_AGENT + captures * (number("max_memory_bytes") + OF_CAPTURE);
     let limit = container["resources"]["limits"]["memory"].as_str().expect("a text");

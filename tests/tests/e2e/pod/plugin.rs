@@ -1,4 +1,4 @@
-//! `kubectl trawl`, with a made-up kubectl that runs the commands of a node's pod here.
+//! `kubectl trawl`, with a stand-in for kubectl that runs the commands for a node's pod on this host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use super::Runtime;
 
 const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/kubectl-trawl");
 
-/// Answers the plugin's three requests, and no others: the role of the plugin allows these alone. The node is a network
+/// Answers only the plugin's three requests, because the plugin's role allows no others. The node is a network
 /// namespace.
 const KUBECTL: &str = r#"#!/usr/bin/env python3
 import os, sys
@@ -48,7 +48,7 @@ fn program(path: &str, text: &str) {
     fs::set_permissions(path, mode).expect("it is there");
 }
 
-/// The workstation: its programs, and the node's.
+/// The workstation, with its programs and the node's.
 struct Station {
     path: String,
     node: String,
@@ -132,7 +132,8 @@ fn interrupted_capture_leaves_a_whole_file() {
     let mut plugin = station.start(&lab, &words);
     send(&lab, 5);
     wait_until("packets arrive", || fs::metadata(&file).expect("a file").len() > 800);
-    // The shell cannot trap an interrupt that its parent ignores, as of commands in the background.
+    // SIGTERM replaces the interrupt, which a shell cannot trap if its parent ignores it, as for commands in the
+    // background.
     kill_process(Pid::from_child(&plugin), Signal::TERM).expect("it runs");
     assert!(plugin.wait().expect("it ends").success());
     assert_eq!(tshark(&file, &["ip.proto"]).len(), 5);
@@ -153,7 +154,7 @@ fn killed_plugin_ends_the_capture() {
     nothing_attached(&lab.pair.a);
 }
 
-/// At a terminal, Wireshark gets the packets; the capture ends with it.
+/// At a terminal, Wireshark gets the packets, and the capture ends with it.
 #[test]
 fn wireshark_shows_the_packets() {
     let Some(lab) = Lab::open() else { return };

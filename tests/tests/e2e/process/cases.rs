@@ -1,4 +1,4 @@
-//! Each method by which a process comes to a socket, at tc on both ends and at XDP, in one capture for all.
+//! All methods by which a process gets a socket, at tc on both ends and at XDP, in one capture.
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::{Capture, Lab, amount, args};
@@ -11,7 +11,7 @@ struct Case {
     clients: &'static str,
     clients_at_most: u64,
     over_ipv6: bool,
-    /// The owner of the listening socket is certain: the process that will answer, or unknown.
+    /// True if the owner of the listening socket is certain: packets have the process that will answer, or none.
     knows_listener: bool,
     /// Returns true for descriptions of packets whose process may be unknown.
     may_be_unknown: fn(&str) -> bool,
@@ -51,17 +51,14 @@ const FIRST_PORT: u16 = 7701;
 
 fn check(case: &Case, tally: &Tally, at_both_ends: bool) {
     let what = format!("{} {}, at both ends: {at_both_ends}", case.server, case.clients);
-    // A connection that begins on the ports of a closed one is the listening socket's.
+    // A connection that begins on the ports of a closed one belongs to the listening socket.
     let reuses = case.clients == "time-wait";
     assert!(!reuses || tally.unknown.is_empty(), "{what}: {tally:#?}");
     let mut faults = tally.faults();
     faults.retain(|one| !(case.may_be_unknown)(one));
     assert!(faults.is_empty(), "{what}: {faults:#?}");
-    // A datagram and its answer, and at least six segments at the client; a datagram and a segment at the server.
-    let least = match at_both_ends {
-        true => 10,
-        false => 1 + usize::from(shows_each_use()),
-    };
+    // A client has a datagram, its answer and at least six segments; the server has a datagram and a segment.
+    let least = if at_both_ends { 10 } else { 1 + usize::from(shows_each_use()) };
     assert!(tally.right >= least * case.count(), "{what}: {tally:?}");
 }
 
@@ -83,16 +80,10 @@ fn sockets_are_followed_from_process_to_process() {
     let at_xdp = Capture::start(&lab, &at_xdp);
     let mut done = Vec::new();
     for (case, port) in CASES.iter().zip(FIRST_PORT..) {
-        let address = match case.over_ipv6 {
-            true => lab.pair.b.ipv6.to_string(),
-            false => lab.pair.b.ipv4.to_string(),
-        };
+        let address = if case.over_ipv6 { lab.pair.b.ipv6.to_string() } else { lab.pair.b.ipv4.to_string() };
         let server = Server::start(case.server, &lab.pair.b, &address, port);
         let truths = ask(case.clients, &lab.pair.a, &address, port, case.count());
-        let listeners = match case.knows_listener {
-            true => Vec::new(),
-            false => server.processes(),
-        };
+        let listeners = if case.knows_listener { Vec::new() } else { server.processes() };
         done.push((case, port, truths, listeners));
     }
     for (capture, file, at_both_ends) in [(at_tc, tc, true), (at_xdp, xdp, false)] {

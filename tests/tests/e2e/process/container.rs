@@ -1,4 +1,4 @@
-//! A process in a container: in namespaces and a cgroup of its own.
+//! A process in a container, which has namespaces and a cgroup of its own.
 
 use std::fs;
 use std::process::Command;
@@ -22,7 +22,7 @@ impl Drop for Group {
 fn container_and_inner_number_are_in_the_description() {
     let Some(lab) = Lab::open() else { return };
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
-    // The beginning of a container's number may look like the number of a cgroup.
+    // The container's id consists of digits, so that its beginning looks like the number of a cgroup.
     let id = format!("{:032}", std::process::id()).repeat(2);
     let name = format!("trawl-tests-{id}.scope");
     let group = Group(format!("{}/{name}", cgroups.path));
@@ -34,7 +34,8 @@ fn container_and_inner_number_are_in_the_description() {
     };
     let captures = [start(&all, ""), start(&filtered, &format!(" --container {}", &id[..20]))];
     let receiver = lab.pair.b.ipv4;
-    // `ip netns exec` hides the mount, and the shell in the namespaces is the first process there.
+    // `ip netns exec` hides the mount, so the cgroup is entered before. The shell is the first process in its
+    // namespaces.
     let inside = format!("echo $$ >/dev/udp/{receiver}/4001");
     let outside = format!(
         "echo $$ >{}/cgroup.procs && exec ip netns exec {} unshare --pid --fork --mount --mount-proc bash -c '{inside}'",

@@ -1,4 +1,4 @@
-//! Files with processes, and other readers.
+//! Files with processes, as trawl and other programs read them.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -28,7 +28,7 @@ fn readers_of_the_published_layout_agree() {
     binary::copy("/bin/bash", &second);
     let (sender, receiver) = (lab.sender(), lab.receiver());
     let capture = Capture::start(&lab, &args!("-i {sender} -i {receiver} --tap tc --process=full -w {file} udp"));
-    // A program that becomes another one.
+    // The process first runs one program, and then another.
     let to = |port: u16| format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
     let script = format!("echo 1 >{}; exec {second} -c 'echo 2 >{}'", to(4001), to(4002));
     let mut command = Command::new("ip");
@@ -40,7 +40,7 @@ fn readers_of_the_published_layout_agree() {
 
     let found = lines(&run("python3", &[LAYOUT, &file]));
     let by_trawl: Vec<Value> = read_json(&file).iter().map(|packet| packet["process"].clone()).collect();
-    // Each datagram leaves one end and arrives at the other, behind the veth with its sender.
+    // Each datagram is recorded at both ends of the veth, at both with its sender.
     assert_eq!((found.len(), by_trawl.len()), (4, 4));
     for (one, other) in found.iter().zip(&by_trawl) {
         for field in ["id", "thread", "name"] {
@@ -70,7 +70,7 @@ fn readers_of_the_published_layout_agree() {
     assert_eq!(tcpdump(&file, &[]).len(), 4);
 }
 
-/// macOS writes a block for each process, and in each packet the number of its block.
+/// trawl reads the files of macOS, which have a block for each process, and in each packet the number of its block.
 #[test]
 fn processes_of_darwin_are_read() {
     let lab = trawl_tests::lab::Directory::new();

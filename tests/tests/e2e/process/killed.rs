@@ -12,10 +12,11 @@ use trawl_tests::{Capture, Lab, args, binary, wait_until};
 
 use super::{PORT, Server, ask};
 
-/// Marks the processes of a capture in their environment.
+/// Variable that marks the processes of a capture in their environment.
 const MARK: &str = "TRAWL_TESTS_KILLED";
 const KINDS: [&str; 3] = ["prog", "link", "map"];
-/// Beginnings of the names of the programs and maps: other objects of other tests may have no owner for a moment.
+/// Prefixes of the names of the programs and maps. Objects of other tests may have no owner for a moment, and do not
+/// count.
 const NAMES: [&str; 12] = [
     "trawl_soft_",
     "trawl_executed",
@@ -112,7 +113,7 @@ fn killed_captures_leave_no_program_at_the_cgroup() {
             .stderr(Stdio::null())
             .spawn()
             .expect("trawl starts");
-        // The moment is the subject of this test.
+        // The test is about kills at different moments, so it waits for a fixed time.
         sleep(Duration::from_millis(moment));
         seen += usize::from(!orphans().is_empty());
         child.kill().expect("it runs");

@@ -73,7 +73,7 @@ fn processes_of_a_millisecond_are_named() {
     }
 }
 
-/// The ring of events is full while trawl stands still. All processes are described nevertheless.
+/// All processes are described, although the ring of events is full while trawl is stopped.
 #[test]
 #[ignore = "make test-long runs it"]
 fn processes_are_described_after_a_full_ring() {

@@ -1,4 +1,4 @@
-//! A program of another at the root cgroup that admits no other next to it.
+//! A program of another tool at the root cgroup that admits no other program at its hook.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use trawl_tests::programs::object_file;
 use trawl_tests::witness::{output, run};
 use trawl_tests::{Capture, Lab, args, skip, trawl};
 
-/// The program, until it is dropped.
+/// The attached program, detached when dropped.
 struct Alone {
     cgroup: Mounted,
     pin: String,
@@ -16,7 +16,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// Attaches it; `None` if a program of another is at the hook.
+    /// Attaches the program. Returns `None` if a program of another tool is at the hook.
     fn attach(lab: &Lab) -> Option<Self> {
         let cgroup = Mounted::at(lab, "cgroup2", "rw");
         let pin = format!("/sys/fs/bpf/{}-alone", lab.pair.a.name);
@@ -44,10 +44,10 @@ impl Drop for Alone {
 
 #[test]
 fn doctor_names_the_program_that_refuses_a_hook() {
-    // The root cgroup is the whole machine's.
+    // The test runs alone, because the root cgroup belongs to the whole machine.
     let Some(lab) = Lab::alone() else { return };
     let Some(alone) = Alone::attach(&lab) else {
-        skip("a program of another is at connect4 of the root cgroup");
+        skip("a program of another tool is at connect4 of the root cgroup");
         return;
     };
     let doctor = trawl(&["doctor", "--json"]);

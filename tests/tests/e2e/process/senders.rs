@@ -1,5 +1,4 @@
-//! Packets that a process sends while it runs for another: the kernel sends them in the context of whoever happens to
-//! run.
+//! Packets that the kernel sends for one process in the context of another one, which happens to run.
 
 use std::process::{Command, Stdio};
 
@@ -10,18 +9,18 @@ use trawl_tests::{Capture, Lab, args};
 
 use super::{PORT, SCRIPT, Server};
 
-/// Runs a script of the shell in the namespace of a station, and returns its output.
+/// Runs a shell script in the namespace of a station, and returns its output.
 fn shell(station: &Station, script: &str) -> String {
     run("ip", &["netns", "exec", &station.name, "bash", "-c", script])
 }
 
-/// A datagram waits until another process enters the receiver's address.
+/// A datagram that waits until another process enters the receiver's address has the process that sent it.
 #[test]
 fn packet_that_waits_for_its_neighbour_is_its_senders() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let interface = &a.interface;
-    // A request for the address is not answered.
+    // The receiver does not answer requests for its address.
     run("ip", &args!("-n {} link set {interface} arp on", a.name));
     run("ip", &args!("-n {} neigh flush dev {interface} nud permanent", a.name));
     let file = lab.file("neighbour.pcapng");
@@ -37,7 +36,8 @@ fn packet_that_waits_for_its_neighbour_is_its_senders() {
     assert_eq!(process.map(|(process, _)| process), Some(sender));
 }
 
-/// A process writes a segment to a device. The kernel answers it before the write returns.
+/// A process writes a segment to a device, and the kernel answers it before the write returns. The answer has the
+/// process of the receiving socket.
 #[test]
 fn answer_to_a_written_packet_is_the_receivers() {
     let Some(lab) = Lab::open() else { return };
@@ -64,7 +64,8 @@ fn answer_to_a_written_packet_is_the_receivers() {
     assert_eq!(thread, 0);
 }
 
-/// The kernel answers echo requests: an answer has no process where it is sent, and the asker where it is received.
+/// The kernel answers echo requests, so an answer has no process where it is sent, and the asking process where it is
+/// received.
 #[test]
 fn echo_requests_and_answers_are_the_askers() {
     let Some(lab) = Lab::open() else { return };
@@ -78,7 +79,7 @@ fn echo_requests_and_answers_are_the_askers() {
     }
     let said = capture.stop().stderr;
     let contents = Contents::read(&file);
-    // A request and an answer by two kinds of sockets, of two protocols, seen at four hooks.
+    // Two kinds of sockets exchange a request and an answer by each of two protocols, and each packet is seen twice.
     assert_eq!(contents.packets.len(), 2 * 2 * 2 * 2, "{said}");
     let mut unknown = 0;
     for packet in &contents.packets {

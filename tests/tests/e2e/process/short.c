@@ -41,7 +41,7 @@ static int connected(int kind)
 	return descriptor;
 }
 
-/* Sends the number of this process, in front of a text. */
+/* Sends the number of this process before a text. */
 static void send_own(int descriptor, const char *text)
 {
 	char own[64];
@@ -90,7 +90,7 @@ static void serve(void)
 
 	if (listen(listening, 1024))
 		err(1, "listen");
-	/* Nobody waits for the children. */
+	/* The kernel removes ended children, because nobody waits for them. */
 	signal(SIGCHLD, SIG_IGN);
 	if (fork()) {
 		printf("%d\n", getpid());

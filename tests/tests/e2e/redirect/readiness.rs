@@ -26,7 +26,7 @@ fn setting_is_restored_after_its_last_program() {
     assert_eq!(features(&lab), before);
 }
 
-/// The last program that needs a setting may be unloaded while another command loads one that needs it too.
+/// One command may unload the last program that needs a setting while another command loads one that also needs it.
 #[test]
 fn programs_that_share_a_setting_load_and_unload_concurrently() {
     let Some(lab) = unready() else { return };
@@ -55,7 +55,7 @@ fn setting_changed_by_a_concurrent_command_is_recorded() {
     let gro = || feature(&lab.line.b, "rx-gro");
     let (left, right) = (place(&lab.line.left), place(&lab.line.right));
     let load = |at| ["xdp", "load", at, "redirect", "--to", "right"];
-    // The first one waits for the lock after its change.
+    // The first command waits for the lock after it has changed the setting.
     let site = Site::find(&left, None).expect("the interface");
     let held = site.lock().expect("the lock of its programs");
     std::thread::scope(|scope| {
@@ -67,7 +67,7 @@ fn setting_changed_by_a_concurrent_command_is_recorded() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("trawl");
-        // It names the holder of the lock, or ends, and with it its output.
+        // The second command names the holder of the lock, or ends, which also ends its output.
         let mut said = String::new();
         let mut words = BufReader::new(second.stderr.take().expect("a pipe"));
         words.read_line(&mut said).expect("text");
@@ -98,7 +98,7 @@ fn interface_without_support_is_refused_and_nothing_stays() {
     assert!(!listed.lines().any(|line| line == own), "{listed}");
 }
 
-/// A veth's driver reports only that it accepts no frames; trawl still knows the fix.
+/// A veth's driver reports only that it accepts no frames, but trawl knows how to fix it.
 #[test]
 fn target_with_a_downed_peer_is_reported_with_the_fix() {
     if !probe::kernel_is_at_least(6, 3) {
@@ -136,8 +136,8 @@ fn target_that_is_down_is_reported() {
         ("skb", "left,right", true),
     ] {
         let said = done(&[&load[..], &[mode, "--to", targets]].concat());
-        let told = format!("{} is down", place(right));
-        assert!(said.contains(&told), "{mode} {targets}: {said}");
+        let expected = format!("{} is down", place(right));
+        assert!(said.contains(&expected), "{mode} {targets}: {said}");
         assert_eq!(said.contains("the others"), others, "{said}");
         done(&["xdp", "unload", &left]);
     }
@@ -148,10 +148,10 @@ fn target_that_is_down_is_reported() {
     nothing_attached(&lab.line.left);
 }
 
-/// Killed after it has prepared the other interfaces, while it waits for its turn to attach.
+/// A load that is killed after it has prepared the other interfaces, while it waits to attach, restores everything.
 #[test]
 fn load_killed_half_way_restores_everything() {
-    // Not SIGINT, which background children of a shell ignore.
+    // SIGINT is not tested, because background children of a shell ignore it.
     for signal in [Signal::KILL, Signal::TERM] {
         let Some(lab) = unready() else { return };
         let before = features(&lab);
@@ -169,7 +169,7 @@ fn load_killed_half_way_restores_everything() {
         wait_until("all is put back", || features(&lab) == before);
         drop(held);
         nothing_attached(&lab.line.left);
-        // The next command is not obstructed.
+        // The next command succeeds.
         done(&["xdp", "load", &from, "redirect", "--to", "right"]);
         done(&["xdp", "unload", &from]);
         assert_eq!(features(&lab), before);

@@ -1,4 +1,4 @@
-//! Lost packets as metrics, under the names of `trawl why`; the alerts and the dashboard made of them.
+//! Lost packets as metrics, under the names of `trawl why`, and the alerts and the dashboard that use them.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -49,14 +49,14 @@ fn drops_are_metrics() {
     let counter = ["counter=\"UdpNoPorts\"", &netns];
     wait_until("the counter", || value(&metrics(&address), "trawl_kernel_losses_total", &counter) == 300);
     let text = metrics(&address);
-    // The metrics are of one namespace, and say nothing of others.
+    // The metrics belong to one namespace, and do not include others.
     let all = value(&text, "trawl_drops_total", &[]);
     assert_eq!(all, value(&text, "trawl_drops_total", &[&netns]), "{text}");
     lint(&text);
     running.stop();
 }
 
-/// A process that entered a namespace without its name counts the drops there as its own namespace's.
+/// A process that entered a namespace without using its name counts the drops there as drops of its own namespace.
 #[test]
 fn drops_are_counted_in_an_entered_namespace() {
     let Some(lab) = Lab::open() else { return };
@@ -78,7 +78,7 @@ fn drops_are_counted_in_an_entered_namespace() {
     running.stop();
 }
 
-/// With --process, a full receive buffer has the process that reads too slowly.
+/// With --process, drops by a full receive buffer name the process that reads too slowly.
 #[test]
 fn drops_name_the_process() {
     let Some(lab) = Lab::open() else { return };
@@ -149,7 +149,7 @@ fn alerts_are_accepted_and_fire() {
     }
 }
 
-/// The queries of the dashboard are PromQL, and ask for metrics that exist.
+/// The queries of the dashboard are valid PromQL, and use metrics that exist.
 #[test]
 fn dashboard_asks_for_metrics_that_exist() {
     let Some(lab) = Lab::open() else { return };

@@ -97,7 +97,7 @@ fn programs_behind_a_dispatcher_are_counted() {
     xdp_loader(&b.name, &["unload", &b.interface, "--all"]);
 }
 
-/// Tracing does not see programs that others jump to: metrics and messages name them.
+/// Tracing does not see programs that other programs jump to, so metrics and messages name them.
 #[test]
 fn programs_that_cannot_be_counted_are_named() {
     let Some(lab) = Lab::open() else { return };

@@ -10,7 +10,7 @@ use super::{Places, is_indexed_queried_and_pruned, lab};
 
 const CONTAINER: &str = "trawl";
 
-/// Makes a container. Azurite's account and key are fixed.
+/// Creates a container. Azurite has a fixed account and key.
 const MAKE: &str = r#"
 import base64, hashlib, hmac, http.client, sys, email.utils
 port, name = int(sys.argv[1]), sys.argv[2]
@@ -54,7 +54,7 @@ impl Azurite {
         };
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let line = lines.by_ref().map_while(Result::ok).find(|line| line.contains("listens on"));
-        // Azurite must not block on its output.
+        // A thread reads the output, so that Azurite does not block on it.
         std::thread::spawn(move || lines.count());
         let line = line.expect("Azurite starts");
         let port = line.rsplit(':').next().expect("a port").trim().to_owned();

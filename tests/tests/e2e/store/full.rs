@@ -37,7 +37,7 @@ fn rows(places: &Places) -> u64 {
     good(counted)["rows"][0]["rows"].as_u64().expect("a number")
 }
 
-/// The command says that the disk is full, and how to make room.
+/// Checks that the command reports that the disk is full, and how to make room.
 fn is_refused(output: &Output) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -57,7 +57,7 @@ fn full_disk_of_the_store_leaves_chunks_in_the_spool() {
     }
     capture.wait_recorded(sent);
     capture.wait_said("trawl store prune removes old chunks");
-    // The capture goes on.
+    // The capture continues.
     generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "500"]);
     let sent = sent + 500;
     capture.wait_recorded(sent);
@@ -67,7 +67,7 @@ fn full_disk_of_the_store_leaves_chunks_in_the_spool() {
     assert_eq!((recorded, evicted, unknown), (sent, 0, 0));
     assert!(stored > 0 && spooled > 500, "{stored} and {spooled}");
     assert_eq!(stored + spooled, sent);
-    // No part of an object is left, and none looks whole.
+    // No incomplete object is left, neither under a temporary nor under its final name.
     let files = files_below(&places.store, "");
     assert!(!files.iter().any(|file| file.to_string_lossy().contains('#')));
     for problem in places.problems() {
@@ -96,7 +96,7 @@ fn prune_makes_room_on_a_full_disk() {
     let disk = Mounted::at(&lab, "tmpfs", "size=16m");
     let places = places_on(&disk, &lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "udp"]);
-    // The record of their removal is longer than the space of one chunk.
+    // Several chunks are needed, because the record of their removal is longer than one chunk.
     for _ in 0..4 {
         generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "1000"]);
     }
@@ -111,16 +111,16 @@ fn prune_makes_room_on_a_full_disk() {
     };
     let all = kept();
     fill(&disk);
-    // Nothing is written, and everything is read.
+    // Commands that write are refused, and commands that read work.
     let before = files_below(&places.store, "");
     is_refused(&index(&places));
     is_refused(&trawl(&args!("store index {} --rebuild --json", places.url)));
     assert_eq!(files_below(&places.store, ""), before);
     assert_eq!(places.account(), [sent, sent, 0, 0, 0]);
     assert_eq!(rows(&places), sent);
-    // One chunk makes no room for a new version of the catalogue: the old one stays.
-    let most = (all - 1).to_string();
-    is_refused(&places.command("prune", &["--max", &most]));
+    // The removal of one chunk makes too little room for a new version of the catalogue, so the old version stays.
+    let limit = (all - 1).to_string();
+    is_refused(&places.command("prune", &["--max", &limit]));
     assert_eq!(rows(&places), sent);
     let half = (all / 2).to_string();
     let pruned = places.command("prune", &["--max", &half]);
@@ -136,7 +136,7 @@ fn prune_makes_room_on_a_full_disk() {
     good(index(&places));
 }
 
-/// A chunk that the catalogue does not have yet is counted as pruned, also if its index was its only mark.
+/// A chunk that the catalogue does not have yet is counted as pruned, even if only its index shows that it existed.
 #[test]
 fn pruned_chunks_are_counted_that_no_catalogue_has() {
     let Some(lab) = lab() else { return };

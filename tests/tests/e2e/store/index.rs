@@ -16,7 +16,7 @@ fn rows(places: &Places) -> String {
     String::from_utf8_lossy(&answer.stdout).into_owned()
 }
 
-/// The rows are the same before the catalogue has them, in it, and made again from the chunks.
+/// The rows are the same before the catalogue has them, in the catalogue, and in a catalogue rebuilt from the chunks.
 #[test]
 fn capture_indexes_its_chunks() {
     let Some(lab) = lab() else { return };
@@ -42,7 +42,7 @@ fn capture_indexes_its_chunks() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// The catalogue grows with each capture; small files are joined to one for the day.
+/// The catalogue grows with each capture, and its small files are joined into one for the day.
 #[test]
 fn captures_are_added_to_the_catalogue() {
     let Some(lab) = lab() else { return };
@@ -51,7 +51,7 @@ fn captures_are_added_to_the_catalogue() {
         let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
         lab.send(&[frames::ipv4_udp(0)], 100);
         capture.wait_recorded(100);
-        // A question while the capture runs, and another index beside the catalogue.
+        // The listing while the capture runs makes another index next to the catalogue.
         good(places.command("ls", &[]));
         capture.stop_well();
         let marks = places.store.join("new");
@@ -70,7 +70,7 @@ fn captures_are_added_to_the_catalogue() {
     assert_eq!(listed["captures"][0]["ended"], "signal", "{listed}");
 }
 
-/// A damaged catalogue is made again, and what no version refers to is removed after a day.
+/// A damaged catalogue is rebuilt, and files to which no version refers are removed after a day.
 #[test]
 fn catalogue_is_made_again() {
     let Some(lab) = lab() else { return };
@@ -100,7 +100,7 @@ fn catalogue_is_made_again() {
     assert!(files.iter().all(|file| !file.exists()));
 }
 
-/// Of several processes that change a catalogue, each chunk is added by one.
+/// Several processes may change a catalogue at the same time, and each chunk is added once.
 #[test]
 fn catalogue_changes_once_at_a_time() {
     let Some(lab) = lab() else { return };
@@ -227,7 +227,7 @@ fn duckdb_finds_each_packet_in_the_index() {
     );
 }
 
-/// An index from the time before the columns of processes has nulls in them.
+/// An index without the columns of processes is read as if they were null.
 #[test]
 fn index_without_newer_columns_is_read() {
     let Some(lab) = lab() else { return };

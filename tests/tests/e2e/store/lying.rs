@@ -1,4 +1,5 @@
-//! An S3 server that lies: it forgets what it has acknowledged, and returns other bytes, fewer, or others' places.
+//! An S3 server with wrong answers: it loses objects that it has acknowledged, and returns other bytes, fewer bytes, or
+//! other objects.
 
 use std::process::Output;
 
@@ -29,7 +30,7 @@ fn index(places: &Places, more: &[&str]) -> Output {
     trawl_in(&places.environment(), &[&base[..], more].concat())
 }
 
-/// Answers with the number of rows, or the packets that match a filter.
+/// Runs a query for the number of rows, or for the packets that match a filter.
 fn query(places: &Places, question: &[&str]) -> Output {
     let base = args!("store query --store {} --spool /nonexistent", places.url);
     trawl_in(&places.environment(), &[&base[..], question].concat())
@@ -41,7 +42,7 @@ fn has_no_panic(output: &Output) {
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
 }
 
-/// Objects that the server acknowledged, and does not have as they were sent.
+/// The store commands find objects that the server acknowledged and then lost or changed.
 #[test]
 fn forgotten_and_changed_objects_are_found() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
@@ -67,7 +68,7 @@ fn forgotten_and_changed_objects_are_found() {
         assert_eq!(stored + unknown, SENT, "{what}");
         let is_changed = expected.contains(&"chunk_changed");
         assert_eq!(unknown > 0, !is_changed && part != "end.json", "{what}");
-        // The index has the packets of all chunks that are as they were sent.
+        // The index has the packets of all unchanged chunks.
         let indexed = index(&places, &[]);
         has_no_panic(&indexed);
         let is_read = !is_changed && !expected.contains(&"record_changed");
@@ -80,7 +81,7 @@ fn forgotten_and_changed_objects_are_found() {
     }
 }
 
-/// Whatever the server returns: a complete answer is right, and anything else is named.
+/// Whatever the server returns, an answer that is reported as complete is right, and problems are named.
 #[test]
 fn wrong_answers_are_no_wrong_packets() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {

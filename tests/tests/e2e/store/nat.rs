@@ -98,7 +98,7 @@ fn rows_have_both_sides_of_a_translation() {
         return;
     }
     let Some(lab) = labs::lab("nat") else { return };
-    // Connections stay known on a slow machine, too.
+    // With these limits, connections stay in the table on a slow machine, too.
     for name in ["udp_timeout", "udp_timeout_stream", "icmp_timeout"] {
         let setting = format!("net.netfilter.nf_conntrack_{name}=600");
         run("ip", &args!("netns exec {} sysctl -q -w {setting}", lab.line.left.name));
@@ -112,12 +112,12 @@ fn rows_have_both_sides_of_a_translation() {
     };
     let (left, right) = (place(&lab.line.left), place(&lab.line.right));
     let (url, spool) = (&places.url, &places.spool);
-    // Several chunks: connections go on from one to the next.
+    // Small chunks make connections continue from one chunk to the next.
     let arguments = args!(
         "-i {left} -i {right} --tap packet --chunk-size 2KiB --store-index --store {url} --spool {spool} 'udp or icmp'"
     );
     let capture = || Capture::start(&lab, &arguments);
-    // Without a translated connection at its start, a capture does not follow them.
+    // A capture does not follow translations if no translated connection exists at its start.
     let plain = capture();
     exchange(&lab);
     plain.wait_recorded(60);
@@ -136,10 +136,8 @@ fn rows_have_both_sides_of_a_translation() {
     let packets = chunks.iter().map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len());
     assert_eq!(packets.sum::<usize>(), 64);
     // Some kernels do not show their table.
-    let connections = match Path::new("/proc/net/nf_conntrack").exists() {
-        true => table(&lab),
-        false => expected(&ports),
-    };
+    let has_table = Path::new("/proc/net/nf_conntrack").exists();
+    let connections = if has_table { table(&lab) } else { expected(&ports) };
     let all = rows(&places);
     assert_eq!(all.len(), 64);
     let (mut sides, mut early) = ([0; 4], Vec::new());

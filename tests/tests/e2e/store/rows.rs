@@ -24,7 +24,7 @@ fn tcp(seq: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     packet.payload(payload).build()
 }
 
-/// Asks a store, and returns the rows.
+/// Queries a store, and returns the rows.
 fn asked(places: &Places, question: &[&str]) -> Vec<Value> {
     let base = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let answer = good(trawl(&[&base[..], question].concat()));
@@ -52,7 +52,7 @@ fn columns_have_what_tshark_shows() {
         tcp(99, flags::SYN, b""),
         tcp(100, flags::ACK, &hello),
         tcp(after_hello, flags::ACK, &request),
-        // The request again, and the end.
+        // The request is sent again, and the connection is reset.
         tcp(after_hello, flags::ACK, &request),
         tcp(after, flags::RST, b""),
     ];
@@ -82,7 +82,7 @@ fn columns_have_what_tshark_shows() {
         .iter()
         .map(|row| {
             let mut shown: Vec<String> = columns.split(", ").map(|name| text(&row[name])).collect();
-            // tshark neither dissects what is sent again nor names what is not.
+            // tshark does not dissect retransmitted data, and shows no value for the column of other packets.
             let again = shown.pop().expect("a column") == "true";
             if again {
                 shown[1..4].fill(String::new());

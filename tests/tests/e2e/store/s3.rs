@@ -51,7 +51,7 @@ fn store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
     assert!(chunks(&server).len() > 2);
-    // A chunk as downloaded by other tools.
+    // Other tools can download a chunk and read it.
     let file = lab.file("chunk.pcapng.zst");
     let packets: usize = chunks(&server)
         .iter()
@@ -91,7 +91,7 @@ fn questions_keep_what_tells_the_contents_of_files() {
     assert!(!first.is_empty());
     assert!(found().ends_with("\n300\n"));
     assert_eq!(kept(), first);
-    // A part of another length is read again.
+    // A kept part with a wrong length is downloaded again.
     for file in &first {
         std::fs::write(file, "x").expect("a file");
     }
@@ -100,7 +100,8 @@ fn questions_keep_what_tells_the_contents_of_files() {
     assert!(lengths.iter().all(|length| *length > 1), "{lengths:?}");
 }
 
-/// Google's requests and conditions, with a server that has them under other names. Its tokens are not tested.
+/// A store in Google Cloud Storage works like any other. The server has Google's requests and conditions under the
+/// names of S3, and tokens are not tested.
 #[test]
 fn store_in_google_cloud_storage_works_like_any_other() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
@@ -124,7 +125,7 @@ fn store_in_google_cloud_storage_works_like_any_other() {
     assert_eq!(chunks(&server), Vec::<String>::new());
 }
 
-/// Temporary faults: every packet is stored in the end, once.
+/// After temporary faults, every packet is stored once.
 #[test]
 fn temporary_faults_lose_and_duplicate_nothing() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
@@ -134,7 +135,7 @@ fn temporary_faults_lose_and_duplicate_nothing() {
     let mut all = 0;
     for (fault, times) in [
         (Fault::Status(503), 3),
-        // A full server.
+        // The server is full.
         (Fault::Status(507), 8),
         (Fault::Status(409), 2),
         (Fault::LostReply, 3),
@@ -147,7 +148,7 @@ fn temporary_faults_lose_and_duplicate_nothing() {
         let sent = send(&lab, &capture, 0, 200);
         wait_until("the fault was met", || server.met() > 0);
         if fault == Fault::Slow {
-            // Requests get no answer, and the capture goes on.
+            // The capture continues while requests get no answer.
             let more = send(&lab, &capture, sent, 100);
             all += more - sent;
             server.set(Fault::None, 0);
@@ -164,7 +165,7 @@ fn temporary_faults_lose_and_duplicate_nothing() {
     }
 }
 
-/// A server without room (status 507) has some once a chunk is removed.
+/// A full server (status 507) has room again once a chunk is removed.
 #[test]
 fn prune_makes_room_on_a_full_server() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
@@ -174,7 +175,7 @@ fn prune_makes_room_on_a_full_server() {
     let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
     send(&lab, &capture, 0, 300);
     ended(&capture.stop(), 0);
-    // The requests for the lease and the first ones for the record: each is repeated four times.
+    // The fault affects the requests for the lease and the first requests for the record, each with four repetitions.
     server.set(Fault::Status(507), 10);
     let pruned = good(places.command("prune", &["--max", "0"]));
     assert_eq!((&pruned["packets"], server.met()), (&300.into(), 10));
@@ -183,7 +184,7 @@ fn prune_makes_room_on_a_full_server() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// The capture goes on without the store; once the spool is full, the chosen policy applies.
+/// The capture continues without the store. Once the spool is full, the chosen policy applies.
 #[test]
 fn full_spool_of_an_unreachable_store_evicts_or_stops() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
@@ -197,12 +198,11 @@ fn full_spool_of_an_unreachable_store_evicts_or_stops() {
         let capture = places.start(&lab, &[&CHUNKS[..], &full, &wait].concat());
         generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "2000"]);
         let sent = 2000;
-        let finished = match ends {
-            true => capture.wait(),
-            false => {
-                capture.wait_recorded(sent);
-                capture.stop()
-            }
+        let finished = if ends {
+            capture.wait()
+        } else {
+            capture.wait_recorded(sent);
+            capture.stop()
         };
         ended(&finished, 1);
         server.set(Fault::None, 0);
@@ -241,7 +241,7 @@ fn flipped_bit_in_a_stored_chunk_is_found() {
     assert!(unknown > 0);
 }
 
-/// A disk of the test, unmounted when dropped.
+/// A disk in memory for the test, unmounted when dropped.
 struct Disk(String);
 
 impl Disk {
@@ -258,7 +258,7 @@ impl Drop for Disk {
     }
 }
 
-/// The spool's disk is full (ENOSPC) before its limit is reached.
+/// If the spool's disk is full (ENOSPC) before the spool's limit is reached, the capture ends with its summary.
 #[test]
 fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
     let Some(lab) = lab() else { return };
@@ -289,7 +289,8 @@ fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
     assert_eq!((stored, spooled), (listed[2], 0));
 }
 
-/// The store is killed, and comes back empty: its chunks are unknown, and the ones spooled meanwhile are stored.
+/// A store that is killed and returns empty has lost its chunks, which count as unknown. Chunks that were spooled in
+/// between are stored.
 #[test]
 fn chunks_of_a_killed_store_are_unknown() {
     let (Some(mut server), Some(lab)) = (Server::open(), lab()) else {

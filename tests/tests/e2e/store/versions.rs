@@ -1,4 +1,4 @@
-//! A store that a newer trawl writes, too: its records are named, and none is lost.
+//! A store that a newer trawl also writes to: the records of the newer trawl are named, and none is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The command refuses because of a newer trawl.
+/// Checks that the command refuses to run because of a newer trawl.
 fn is_refused(output: &Output) {
     let said = said(output);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -31,7 +31,7 @@ fn manifests(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Gives a manifest the next format, and returns its bytes before.
+/// Gives a manifest the next format, and returns its previous bytes.
 fn made_newer(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).expect("a manifest");
     let mut manifest = Manifest::from_bytes(&bytes).expect("a manifest");
@@ -64,7 +64,7 @@ fn records_of_a_newer_trawl_are_named_and_kept() {
     assert!(unknown > 0 && stored > 0);
     assert!(said(&query(&places)).contains("1 record of a newer trawl"));
     assert_eq!(places.problems(), ["record_newer"]);
-    // The others are indexed, and this one stays new.
+    // The other manifests are indexed, and this one remains.
     let indexed = trawl(&args!("store index {} --json", places.url));
     assert_eq!(indexed.status.code(), Some(1), "{indexed:?}");
     assert_eq!(json(&indexed)["packets"], stored);
@@ -73,7 +73,7 @@ fn records_of_a_newer_trawl_are_named_and_kept() {
     is_refused(&trawl(&args!("store index {} --rebuild", places.url)));
     is_refused(&places.command("prune", &["--max", "0"]));
     assert_eq!(files_below(&places.store, ""), before);
-    // Also if the catalogue has had the record before it became newer.
+    // Pruning is also refused if the catalogue had the record before it became newer.
     fs::write(first, &old).expect("it can be written");
     good(trawl(&args!("store index {} --json", places.url)));
     let other = made_newer(second);
@@ -94,7 +94,7 @@ fn give_format(store: &Path, format: u64) {
     let text = run("zstd", &["-dcq", &state.to_string_lossy()]);
     let mut contents: Value = serde_json::from_str(&text).expect("JSON");
     contents["format"] = format.into();
-    // What a newer trawl may have made of it.
+    // A newer trawl may have changed the meaning of the key.
     contents["files"] = "elsewhere".into();
     let plain = store.join("contents.json");
     fs::write(&plain, contents.to_string()).expect("it can be written");
@@ -127,7 +127,7 @@ fn catalogue_of_a_newer_trawl_is_not_replaced() {
     is_refused(&trawl(&args!("store index {} --rebuild", places.url)));
     is_refused(&places.command("prune", &["--max", "0"]));
     assert_eq!(files_below(&places.store, ""), before);
-    // One without a format that this trawl knows is only damaged.
+    // A catalogue without a valid format counts as damaged, and can be rebuilt.
     give_format_again(&places.store);
     good(trawl(&args!("store index {} --rebuild --json", places.url)));
     assert_eq!(places.account(), [100, 100, 0, 0, 0]);

@@ -24,7 +24,7 @@ fn datagrams(cell: &Cell, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|number| cell.datagram(PORT, 0, number)).collect()
 }
 
-/// The card stamps each frame.
+/// Checks that the card stamps each frame.
 pub fn hardware_time(cell: &Cell) -> Result<String> {
     let frames = datagrams(cell, FRAMES);
     let recorded = record(cell, &["--tap", "xdp", "--time", "hw"], "udp dst port 9", &frames, &[])?;
@@ -37,7 +37,7 @@ pub fn hardware_time(cell: &Cell) -> Result<String> {
     Ok(String::new())
 }
 
-/// Frames of 8,000 bytes at XDP.
+/// Checks that the XDP tap records frames of 8,000 bytes.
 pub fn jumbo(cell: &Cell) -> Result<String> {
     let wire = &cell.wires[0];
     let set = |mtu| {
@@ -52,7 +52,7 @@ pub fn jumbo(cell: &Cell) -> Result<String> {
     Ok(recorded?.summary.interfaces[0].mode.clone())
 }
 
-/// Tagged frames, with a filter for the tag.
+/// Checks that a filter for a VLAN tag finds tagged frames.
 fn vlan(cell: &Cell, options: &[&str]) -> Result<String> {
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
@@ -64,7 +64,7 @@ fn vlan(cell: &Cell, options: &[&str]) -> Result<String> {
     let tagged = || record(cell, options, "vlan 42 and udp dst port 9", &frames, &[]);
     let Err(problem) = tagged() else { return Ok(String::new()) };
     let Some(warning) = stripping(cell) else { return Err(problem) };
-    // The advice has to help.
+    // Doctor's advice must help.
     let near = &cell.near().interface;
     run("ethtool", &["-K", near, "rxvlan", "off"]);
     let seen = tagged();
@@ -97,11 +97,11 @@ pub fn vlan_at_packet(cell: &Cell) -> Result<String> {
     vlan(cell, &["--tap", "packet", "-Q", "in"])
 }
 
-/// Many flows: the queues in the records are those that the driver counts.
+/// Sends many flows, and checks that the records name the queues that the driver counts.
 pub fn queues(cell: &Cell) -> Result<String> {
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
-            // Cards hash UDP by addresses alone, unless told otherwise.
+            // Cards hash UDP by addresses alone unless they are configured to include ports.
             let (near, far) = (cell.near(), cell.far());
             let source = [10, 9, 0, 2 + number as u8 % 64];
             let datagram = Template::new().ethernet(far.mac, near.mac).ipv4(source, near.ip);
@@ -157,7 +157,7 @@ pub fn attach(cell: &Cell) -> Result<String> {
         });
         sent?;
         cell.settle();
-        // The link is back: everything arrives again.
+        // Once the link is back, all frames arrive again.
         let earlier = datagrams_to_no_port();
         cell.send(&frames)?;
         wait_at_most(|| datagrams_to_no_port() - earlier >= FRAMES as u64);
@@ -177,7 +177,7 @@ pub fn attach(cell: &Cell) -> Result<String> {
     Ok(format!("{mode}, lost at {RATE}/s: {at_attach} at attach, {at_detach} at detach"))
 }
 
-/// A killed capture leaves nothing on the interface.
+/// Checks that a killed capture leaves nothing on the interface.
 pub fn kill(cell: &Cell) -> Result<String> {
     let near = cell.near();
     for tap in ["xdp", "tc"] {

@@ -1,4 +1,4 @@
-//! The generator: the far end counts the frames that each engine says it sent.
+//! Features of the generator: the far end counts the frames that each engine reports as sent.
 
 use super::FRAMES;
 use crate::cell::Cell;
@@ -59,7 +59,7 @@ pub fn packet(cell: &Cell) -> Result<String> {
     generate(cell, "packet")
 }
 
-/// Stamped frames from the far end, all received in order.
+/// Sends stamped frames from the far end, and checks that all are received in order.
 pub fn receive(cell: &Cell) -> Result<String> {
     let (near, far) = (cell.near(), cell.far());
     let count = FRAMES.to_string();

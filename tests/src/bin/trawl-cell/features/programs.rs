@@ -121,7 +121,7 @@ pub fn aborted(cell: &Cell) -> Result<String> {
     decides(cell, "aborted", 0)
 }
 
-/// The far end receives each frame back.
+/// Checks that the far end receives each frame back.
 pub fn tx(cell: &Cell) -> Result<String> {
     let loaded = Loaded::load(cell, &["tx", "--touch", "swap"])?;
     let before = cell.far().counters();
@@ -133,7 +133,8 @@ pub fn tx(cell: &Cell) -> Result<String> {
     Ok(mode)
 }
 
-/// The far end of the second wire receives each frame, also if the driver sends only while it has a program.
+/// Checks that the far end of the second wire receives each frame, also if the driver sends only while it has a
+/// program.
 pub fn redirect(cell: &Cell) -> Result<String> {
     let [first, second] = &cell.wires;
     let loaded = Loaded::load(cell, &["redirect", "--to", &second.near.interface])?;
@@ -149,7 +150,7 @@ pub fn redirect(cell: &Cell) -> Result<String> {
     Ok(format!("{mode} to {}{helped}", second.near.interface))
 }
 
-/// A program replaces another one in the same mode.
+/// Checks that a program replaces another one in the same mode.
 pub fn replace(cell: &Cell) -> Result<String> {
     let first = Loaded::load(cell, &["pass"])?;
     let mode = first.mode.clone();
@@ -164,7 +165,7 @@ pub fn replace(cell: &Cell) -> Result<String> {
     Ok(mode)
 }
 
-/// Two programs in a chain: the first passes every frame on, the second drops it.
+/// Checks two programs in a chain: the first passes every frame on, the second drops it.
 pub fn chain(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
     let unload = ["xdp", "unload", near, "--all", "--yes"];
@@ -188,7 +189,7 @@ pub fn chain(cell: &Cell) -> Result<String> {
     Ok(mode)
 }
 
-/// A rule drops the frames to one port; others pass.
+/// Checks that a rule drops the frames to one port, and that others pass.
 pub fn guard(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
     let loaded = Loaded::by(cell, &["guard", "load", near], &[], &["guard", "unload", near])?;
@@ -210,7 +211,7 @@ pub fn guard(cell: &Cell) -> Result<String> {
     Ok(mode)
 }
 
-/// Frames for the far end of the second wire are forwarded there.
+/// Checks that frames for the far end of the second wire are forwarded there.
 pub fn route(cell: &Cell) -> Result<String> {
     let [first, second] = &cell.wires;
     let ports = [first.near.interface.as_str(), second.near.interface.as_str()];
@@ -232,7 +233,7 @@ pub fn route(cell: &Cell) -> Result<String> {
         let named = outcomes.iter().filter(|one| one["name"].as_str().is_some_and(|one| one.starts_with(name)));
         named.map(|one| number(one, "packets")).sum()
     };
-    // Now and then the router leaves a frame to the stack, which then looks after the neighbour.
+    // The router sometimes passes a frame to the stack, which then refreshes the entry of the neighbour.
     let (forwarded, refreshes) = (packets_of("forwarded"), packets_of("to_stack_refresh"));
     check!(
         forwarded + refreshes == FRAMES as u64 && forwarded > refreshes,
@@ -241,7 +242,7 @@ pub fn route(cell: &Cell) -> Result<String> {
     Ok(mode_of(&first.near))
 }
 
-/// Frames for a virtual address go back to the far end, the only backend.
+/// Checks that frames for a virtual address go back to the far end, the only backend.
 pub fn balance(cell: &Cell) -> Result<String> {
     let (near, far) = (cell.near(), cell.far());
     let table = cell.file("balance.toml");

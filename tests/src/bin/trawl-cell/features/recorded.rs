@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(8);
 /// Number of attempts: an emulated card loses frames while the host's processors are busy with others.
 const ATTEMPTS: u32 = 3;
 
-/// Records while `wanted` and `others` are sent in turn, with a filter for the wanted ones; checks the account and the
-/// bytes. Tries again if the card itself counts each missing frame as lost.
+/// Records while `wanted` and `others` are sent alternately, with a filter for the wanted ones; checks the account and
+/// the bytes. Tries again if the card itself counts each missing frame as lost.
 pub fn record(cell: &Cell, options: &[&str], filter: &str, wanted: &[Vec<u8>], others: &[Vec<u8>]) -> Result<Recorded> {
     let sent = alternate(wanted, others);
     // libpcap's filter runs in the kernel, which does not count the frames that it rejects.

@@ -68,13 +68,13 @@ pub fn fexit(cell: &Cell) -> Result<String> {
     Ok(program.mode.clone())
 }
 
-/// A datagram for a port without a socket is dropped by the stack.
+/// Checks that the stack's drop of a datagram for a port without a socket is recorded.
 pub fn drop(cell: &Cell) -> Result<String> {
     let recorded = tap(cell, &["--tap", "drop"])?;
     Ok(format!("{} dropped", recorded.summary.recorded))
 }
 
-/// The verdict of each frame, at the entry and at the exit of a program that drops.
+/// Checks the verdict of each frame, at the entry and at the exit of a program that drops.
 pub fn verdicts(cell: &Cell) -> Result<String> {
     const DROP: u64 = 1;
     let _program = Loaded::load(cell, &["drop", "--tappable"])?;

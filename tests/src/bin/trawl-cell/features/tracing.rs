@@ -13,7 +13,7 @@ use crate::running::{Running, number, parse};
 
 const PORT: u16 = 9;
 
-/// Datagrams for a port without a socket are drops of this reason, all counted.
+/// Checks that datagrams for a port without a socket are counted as drops of this reason.
 pub fn why(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
     let mut why = Running::start(cell, &["why", "-i", near, "--json"]).ready("looking")?;
@@ -30,7 +30,7 @@ pub fn why(cell: &Cell) -> Result<String> {
     Ok(String::new())
 }
 
-/// Three datagrams are followed from the card to their drop.
+/// Checks that three datagrams are followed from the card to their drop.
 pub fn follow(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
     let arguments = ["follow", "-i", near, "--json", "-c", "3", "udp", "dst", "port", "9"];
@@ -52,7 +52,7 @@ pub fn follow(cell: &Cell) -> Result<String> {
     Ok(steps(&paths[0]).join(","))
 }
 
-/// Datagrams that this process sends are recorded with its number.
+/// Checks that datagrams that this process sends are recorded with its number.
 pub fn process(cell: &Cell) -> Result<String> {
     const SENT: usize = 20;
     let (near, far) = (cell.near(), cell.far());
