@@ -32,9 +32,9 @@ use step::{PathStep, Seen};
 
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time after which a TCP segment or a datagram that reached the protocol at this host and was not dropped is the
-/// protocol's: it frees some without a further step. Losses of records are known by then.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// Time after which a TCP segment or a datagram that reached the protocol at this host, and was not dropped, counts as
+/// consumed: the protocol frees some without a further step. By then it is known whether records were lost.
 const SETTLED_NS: u64 = 1_000_000_000;
 /// Time after which a packet is no longer recognized: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
@@ -57,9 +57,9 @@ pub struct Following<'a> {
     /// The time of the last record, or later.
     now: u64,
     /// Set if records arrived since the last check of paths.
-    came: bool,
+    has_new_records: bool,
     /// Time of the last check for paths that did not go on.
-    looked: Instant,
+    checked: Instant,
     show: &'a mut dyn FnMut(&PacketPath) -> Result<()>,
 }
 
@@ -110,8 +110,8 @@ impl<'a> Following<'a> {
             losses,
             reported: Reported::default(),
             now: 0,
-            came: false,
-            looked: Instant::now(),
+            has_new_records: false,
+            checked: Instant::now(),
             show,
         }
     }
@@ -136,12 +136,12 @@ pub fn lost_records(account: &PacketAccount) -> u64 {
 }
 
 impl Following<'_> {
-    fn take(&mut self, packet: &PacketView<'_>) -> Result<()> {
+    fn add_record(&mut self, packet: &PacketView<'_>) -> Result<()> {
         let Some(id) = packet.packet_id else {
             return Ok(());
         };
         self.now = self.now.max(packet.timestamp_ns);
-        self.came = true;
+        self.has_new_records = true;
         let Some(seen) = Seen::new(packet) else {
             return Ok(());
         };
@@ -166,19 +166,19 @@ impl Following<'_> {
 
     /// Ends paths that have not gone on for a while.
     fn end_old(&mut self) -> Result<()> {
-        if self.looked.elapsed() < LOOK_EVERY {
+        if self.checked.elapsed() < CHECK_EVERY {
             return Ok(());
         }
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         // Records may be read long after they were made; the clock counts only while none are left to read.
-        if !std::mem::take(&mut self.came) {
+        if !std::mem::take(&mut self.has_new_records) {
             self.now = self.now.max(clock::wall());
         }
         let now = self.now;
         let (joined, devices) = (&self.joined, &self.devices);
         let is_old = |path: &PacketPath| {
             let idle = now.saturating_sub(path.last_time());
-            let is_complete = path.may_be_over() || joined.has(path).is_some();
+            let is_complete = path.may_be_over() || joined.containing(path).is_some();
             idle > AGE_NS || idle > SETTLED_NS && path.is_at_protocol(devices) || idle > PATIENCE_NS && is_complete
         };
         let old: Vec<u64> = self.open.iter().filter(|(_, path)| is_old(path)).map(|(id, _)| *id).collect();
@@ -192,7 +192,7 @@ impl Following<'_> {
     }
 
     fn close(&mut self, mut path: PacketPath) -> Result<()> {
-        if path.end == End::Gap && self.devices.ends(&path) {
+        if path.end == End::Gap && self.devices.ends_path(&path) {
             path.end = End::Sent;
         }
         if matches!(path.end, End::Gap | End::Sent | End::Unwanted)
@@ -205,7 +205,7 @@ impl Following<'_> {
             path.end = End::Consumed;
         }
         if matches!(path.end, End::Gap | End::Consumed)
-            && let Some(into) = self.joined.has(&path)
+            && let Some(into) = self.joined.containing(&path)
         {
             path.end = End::Joined;
             path.joined_into = Some(into);
@@ -228,8 +228,8 @@ impl Following<'_> {
     }
 }
 
-/// Packets whose path was reported lately. A last step, such as the end of a buffer after its socket, may be read after
-/// that.
+/// Packets whose path was reported a short time ago. Their last step, such as the end of a buffer after its socket, may
+/// be read only after the report, and must not begin a second path.
 #[derive(Debug, Default)]
 struct Reported {
     recent: HashSet<u64>,
@@ -251,21 +251,21 @@ impl Reported {
     }
 }
 
-/// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any
-/// more. By namespace and name.
+/// The devices, by namespace and name, through which packets leave this host, or that encrypt them. A packet that such a
+/// device transmitted cannot be recognized afterwards, so its path ends there.
 #[derive(Debug, Default)]
 struct LastDevices {
     all: HashSet<(String, String)>,
     /// XDP programs on the other ends of cables.
     programs: HashMap<(String, String), String>,
-    /// Addresses by namespace, where packets for this host have no step at netfilter's input.
+    /// Addresses by namespace. The set is empty if packets for this host have a step at netfilter's input.
     addresses: HashSet<(String, IpAddr)>,
 }
 
 impl LastDevices {
     fn find(namespaces: &[Namespace]) -> Self {
         let mut found = Self::default();
-        let mut look = NamespaceSearch::default();
+        let mut search = NamespaceSearch::default();
         let has_input = drop::has_programs_at_hooks();
         for namespace in namespaces {
             // A namespace may be gone by now.
@@ -285,7 +285,7 @@ impl LastDevices {
                         found.all.insert(place);
                     }
                     Some("veth") => {
-                        let program = program_behind(&mut look, namespace, &link);
+                        let program = program_at_other_end(&mut search, namespace, &link);
                         found.programs.extend(program.map(|program| (place, program)));
                     }
                     _ => {}
@@ -295,14 +295,14 @@ impl LastDevices {
         found
     }
 
-    /// Returns true if the packet's last step was its transmission by one of them.
-    fn ends(&self, path: &PacketPath) -> bool {
+    /// Returns true if the packet's last step was its transmission by one of these devices.
+    fn ends_path(&self, path: &PacketPath) -> bool {
         let place = path.transmitted_by();
         place.is_some_and(|place| self.all.contains(&place))
     }
 
-    /// Returns true if the address is one of the namespace of this step, and the input has no step there.
-    fn have(&self, step: &PathStep, address: IpAddr) -> bool {
+    /// Returns true if the address belongs to the namespace of this step, and netfilter's input has no step.
+    fn has_address(&self, step: &PathStep, address: IpAddr) -> bool {
         let place = step.netns.clone().map(|netns| (netns, address));
         place.is_some_and(|place| self.addresses.contains(&place))
     }
@@ -314,8 +314,8 @@ impl LastDevices {
 }
 
 /// Names the XDP program on the other end of a cable.
-fn program_behind(look: &mut NamespaceSearch, namespace: &Namespace, link: &LinkRecord) -> Option<String> {
-    let peer = veth_peer_in(look, Some(namespace), link).ok()??;
+fn program_at_other_end(search: &mut NamespaceSearch, namespace: &Namespace, link: &LinkRecord) -> Option<String> {
+    let peer = veth_peer_in(search, Some(namespace), link).ok()??;
     let id = peer.link.xdp.first()?.program_id;
     let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
     let name = name.unwrap_or_else(|_| format!("with the id {id}"));
@@ -326,14 +326,14 @@ fn program_behind(look: &mut NamespaceSearch, namespace: &Namespace, link: &Link
 impl Writer for Following<'_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let mut packets = std::mem::take(&mut self.packets);
-        let mut taken = Ok(());
+        let mut added = Ok(());
         packets.each(blocks.bytes(), |packet, _| {
-            if taken.is_ok() {
-                taken = self.take(packet);
+            if added.is_ok() {
+                added = self.add_record(packet);
             }
         });
         self.packets = packets;
-        taken?;
+        added?;
         self.file.iter_mut().try_for_each(StepFile::flush)?;
         Ok(Pressure::Idle)
     }

@@ -32,7 +32,7 @@ pub enum End {
     /// Receive offload joined the packet to another one.
     Joined,
     Dropped,
-    /// The packet was not seen any more, or not recognized with certainty.
+    /// No further step was seen, or none that certainly belongs to this packet.
     Gap,
 }
 
@@ -162,7 +162,7 @@ impl PacketPath {
             Step::Dropped => match step.loss {
                 Freed::Copied => End::Delivered,
                 Freed::Done => End::Consumed,
-                // The end of a connection in the queue of a socket that closes has done its work.
+                // A segment that ends a connection has had its effect before the socket closes with it in its queue.
                 Freed::Unwanted
                     if self.is_bare && matches!(last, Some(Step::Received | Step::Socket | Step::Input)) =>
                 {
@@ -191,7 +191,7 @@ impl PacketPath {
     pub(super) fn is_at_protocol(&self, devices: &LastDevices) -> bool {
         let is_passed = self.steps.last().is_some_and(|last| match last.step {
             Step::Input => last.took_ns.is_some(),
-            Step::Received => self.segment.as_ref().is_some_and(|segment| devices.have(last, segment.flow.2)),
+            Step::Received => self.segment.as_ref().is_some_and(|segment| devices.has_address(last, segment.flow.2)),
             _ => false,
         });
         is_passed && self.is_for_socket()
@@ -296,7 +296,7 @@ impl fmt::Display for PacketPath {
         let joined = ShortId(self.joined_into.unwrap_or(0));
         let program = self.program.as_deref().unwrap_or_default();
         let end = match self.end {
-            End::Gap => "gap            not seen any more, or not known again for certain",
+            End::Gap => "gap            no later step was seen that is certainly this packet's",
             End::Joined => &format!("joined         to packet {joined} by receive offload"),
             End::Delivered => "end            delivered to a socket",
             End::Sent => "end            sent",
@@ -327,13 +327,13 @@ impl Joined {
     }
 
     /// Returns the joined packet that contains this one, which was last seen at receive offload.
-    pub fn has(&self, path: &PacketPath) -> Option<u64> {
+    pub fn containing(&self, path: &PacketPath) -> Option<u64> {
         let last = path.steps.iter().rev().find(|step| step.step != Step::Consumed)?;
         if last.step != Step::Gro {
             return None;
         }
         let own = path.segment.as_ref()?;
-        let has = |(id, time, segment): &&(u64, u64, Segment)| {
+        let contains_it = |(id, time, segment): &&(u64, u64, Segment)| {
             let into = own.sequence.wrapping_sub(segment.sequence);
             *id != path.packet_id
                 && (last.time_ns..=last.time_ns + OFFLOAD_NS).contains(time)
@@ -341,7 +341,7 @@ impl Joined {
                 && own.length > 0
                 && u64::from(into) + u64::from(own.length) <= u64::from(segment.length)
         };
-        self.all.iter().find(has).map(|(id, ..)| *id)
+        self.all.iter().find(contains_it).map(|(id, ..)| *id)
     }
 
     pub fn forget_before(&mut self, time: u64) {

@@ -1,4 +1,4 @@
-//! A step of a packet, as its record tells it.
+//! A step of a packet, as read from its record.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -193,10 +193,12 @@ impl Serialize for XdpVerdict {
 /// Returns the entry and the exit of an XDP program.
 fn at_xdp(packet: &PacketView<'_>) -> Option<(PathStep, Side)> {
     let hook = packet.hook?;
-    let side = match hook.starts_with("xdp entry") {
-        true => Side::First,
-        false if hook.starts_with("xdp exit") => Side::Last,
-        false => return None,
+    let side = if hook.starts_with("xdp entry") {
+        Side::First
+    } else if hook.starts_with("xdp exit") {
+        Side::Last
+    } else {
+        return None;
     };
     let (netns, interface) = match packet.interface?.split_once(':') {
         Some((netns, interface)) => (Some(netns.to_owned()), interface),
@@ -223,8 +225,8 @@ fn outline(packet: &PacketView<'_>) -> Outline {
         Some(6) => &[6..7, 8..44],
         _ => &[0..14, 14..28],
     };
-    let meant = parts.iter().filter_map(|part| bytes.get(part.clone()));
-    for (to, from) in outline.iter_mut().zip(meant.flatten()) {
+    let chosen = parts.iter().filter_map(|part| bytes.get(part.clone()));
+    for (to, from) in outline.iter_mut().zip(chosen.flatten()) {
         *to = *from;
     }
     outline

@@ -38,15 +38,15 @@ const ROUTES: [&str; 8] = [
     "ip6_pkt_prohibit_out",
 ];
 const NO_ROUTE: [&str; 2] = ["IP_INNOROUTES", "IP_OUTNOROUTES"];
-/// Errors by which `ip route get` tells kinds of routes apart, and the effect of each kind.
+/// Errors by which `ip route get` distinguishes kinds of routes, and the effect of each kind.
 const REFUSALS: [(&str, &str, &str); 3] = [
     ("Invalid argument", "blackhole", "discards"),
     ("No route to host", "unreachable", "refuses"),
     ("Permission denied", "prohibit", "refuses"),
 ];
-/// Beginning of the advice about such a route.
+/// Prefix of the advice about such a route.
 const OF_ROUTE: &str = "a route of type ";
-/// The reason of packets without one.
+/// The reason that the kernel gives if it has no more specific one.
 const NONE: &str = "NOT_SPECIFIED";
 
 /// Returns the advice about a row of packets.
@@ -57,9 +57,10 @@ pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
     }
 }
 
-/// Returns the cause of drops in a network namespace that is gone. Commands would tell of another one.
+/// Returns the cause of drops in a network namespace that is gone. No command is named: it would
+/// run in another namespace.
 fn of_gone(key: &DropKey, row: &Row) -> String {
-    const GONE: &str = "its network namespace is gone, with all that could be looked at";
+    const GONE: &str = "its network namespace is gone, and nothing in it can be inspected";
     let cause = find(TABLE, &key.reason, &key.function).map_or("", cause);
     if cause.is_empty() { GONE.to_owned() } else { format!("{} ({GONE})", in_advice(cause, key, row, "")) }
 }
@@ -92,8 +93,8 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
             ));
         }
         reason if NO_ROUTE.contains(&reason) || ROUTES.contains(&function) => {
-            if let Some(told) = refusing_route(key, row, &prefix) {
-                return Some(told);
+            if let Some(advice) = refusing_route(key, row, &prefix) {
+                return Some(advice);
             }
         }
         _ if is_by(blame, |name| name.ends_with(WITH_LOSS)) => {
@@ -153,7 +154,7 @@ fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
             (true, false, true) if reason == NONE => Some(1),
             (true, false, true) if of.ends_with('*') => Some(2),
             (true, false, true) => Some(3),
-            // A reason tells more than the function.
+            // A reason is more specific than a function.
             (_, true, false) if is_at => Some(if reason == NONE { 3 } else { 1 }),
             _ => None,
         }
@@ -389,7 +390,7 @@ pub fn of_event(
     let interface = interface.unwrap_or("IF");
     let at = label(interface, netns);
     let (typed, device) = (word(&at), word(interface));
-    let look = |verdict: &str| {
+    let command_for = |verdict: &str| {
         if shows_verdicts(interface, netns) {
             format!("trawl capture -i {typed} --verdict {verdict}")
         } else {
@@ -397,15 +398,15 @@ pub fn of_event(
         }
     };
     Some(match what {
-        XdpOutcome::Exception { verdict: 0 } => look("aborted"),
+        XdpOutcome::Exception { verdict: 0 } => command_for("aborted"),
         XdpOutcome::Exception { .. } => {
             let id = program?.id;
             format!("bpftool prog dump xlated id {id}; ethtool -k {device}")
         }
         XdpOutcome::Redirect { map: Some(map), .. } => {
-            format!("bpftool map dump id {map}; {}", look("redirect"))
+            format!("bpftool map dump id {map}; {}", command_for("redirect"))
         }
-        XdpOutcome::Redirect { map: None, .. } => look("redirect"),
+        XdpOutcome::Redirect { map: None, .. } => command_for("redirect"),
         XdpOutcome::Devmap { .. } => {
             let prefix = netns_prefix(netns);
             format!("{prefix}ip -s link show {device}; {prefix}ethtool -S {device}")
@@ -493,7 +494,7 @@ fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
     let mut commands: Vec<String> = chains()
         .unwrap_or_default()
         .iter()
-        .filter(|chain| chain.is_at(key.hook.as_deref()) && chain.takes(versions))
+        .filter(|chain| chain.is_at(key.hook.as_deref()) && chain.accepts(versions))
         .map(Chain::command)
         .collect();
     commands.dedup();
@@ -531,7 +532,7 @@ impl Chain {
     }
 
     /// Returns true if packets of one of these versions of IP pass the chain.
-    fn takes(&self, versions: &[u8]) -> bool {
+    fn accepts(&self, versions: &[u8]) -> bool {
         match self.family.as_str() {
             "ip" => versions.contains(&4),
             "ip6" => versions.contains(&6),
@@ -612,7 +613,7 @@ mod tests {
         assert!(own.is_at(Some("input")) && own.is_at(None) && !own.is_at(Some("forward")));
         let compatible = chain("ip6", "filter", "INPUT", "input");
         assert_eq!(compatible.command(), "ip6tables-nft -t filter -vnL INPUT");
-        assert!(compatible.takes(&[6]) && !compatible.takes(&[4]));
+        assert!(compatible.accepts(&[6]) && !compatible.accepts(&[4]));
         let hostile = chain("inet", "x; flush ruleset; #", "in", "input");
         assert_eq!(hostile.command(), "nft list ruleset");
         // A foreign table with the same name.
@@ -651,7 +652,7 @@ mod tests {
             let key = DropKey { reason: reason.to_owned(), netns: Some("gone".to_owned()), ..DropKey::default() };
             of(&key, &Row::default(), &Blame::default()).expect("advice")
         };
-        let gone = "its network namespace is gone, with all that could be looked at";
+        let gone = "its network namespace is gone, and nothing in it can be inspected";
         assert_eq!(of("NETFILTER_DROP"), format!("a rule of netfilter, a policy, or connection tracking ({gone})"));
         assert_eq!(of("IP_RPFILTER"), format!("no route back to the sender by this interface ({gone})"));
         assert_eq!(of("NEW_REASON"), gone);

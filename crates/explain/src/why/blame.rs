@@ -8,7 +8,7 @@ const MOST_NAMED: usize = 3;
 /// Name of the object that drops packets if its table is full.
 pub const CONNECTION_TRACKING: &str = "connection tracking";
 
-/// End of the name of a netem that loses packets on purpose; any other one drops them when it is full.
+/// Suffix of the name of a netem that loses packets on purpose. A netem without it drops packets only when it is full.
 pub const WITH_LOSS: &str = ", which loses packets on purpose";
 
 /// An object and its counter, if it has one.
@@ -61,8 +61,8 @@ impl Blame {
         Self { culprits: named.collect(), unexplained, other_candidates: live.len().saturating_sub(MOST_NAMED) }
     }
 
-    /// Returns the blame of this many packets, whose rules are not noted. `may_match` is false for a rule's text if none of
-    /// them can have matched it.
+    /// Returns the blame of this many packets, whose rules are not noted. `may_match` is false for a rule's text if none
+    /// of them can have matched it.
     pub fn of_some(self, remaining: u64, may_match: impl Fn(&str) -> bool) -> Self {
         let is_explained =
             self.unexplained.is_none() && self.other_candidates == 0 && self.culprits.iter().all(|one| one.is_certain);

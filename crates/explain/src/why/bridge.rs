@@ -68,7 +68,7 @@ fn explain(ports: &[Port], interface: &str, has_no_target: bool, is_received: bo
     others
         .iter()
         .all(|port| !takes(&port))
-        .then(|| "no other port of the bridge takes frames to an unknown MAC (flood off)".to_owned())
+        .then(|| "no other port of the bridge accepts frames to an unknown MAC (flood off)".to_owned())
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use trawl_sys::netns::{Namespace, NamespaceSearch};
 use super::Notice;
 use super::socket_drops::SocketDrops;
 
-/// Limit, since each namespace requires reading the counters of all its devices.
+/// Maximum number of namespaces, since each requires reading the counters of all its devices.
 const MOST_NAMESPACES: usize = 64;
 
-/// Counters from before, to be compared with those after.
+/// The counters at the beginning of a search, to be compared with later ones.
 #[derive(Debug)]
 pub struct Counted {
     namespaces: Vec<Namespace>,
@@ -28,7 +28,7 @@ pub struct Counted {
     events: Option<XdpEvents>,
 }
 
-/// The increases since then.
+/// The increases since the counters were first read.
 #[derive(Debug, Default)]
 pub struct Differences {
     pub counters: Counters,
@@ -46,9 +46,9 @@ pub struct CountedLoss {
 }
 
 impl Counted {
-    /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces
-    /// alone.
-    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>, tell: &mut dyn FnMut(&Notice)) -> Result<Self> {
+    /// Reads the counters for the first time, in these namespaces, in all that can be found if none is
+    /// named, or only for some interfaces.
+    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>, notify: &mut dyn FnMut(&Notice)) -> Result<Self> {
         let mut interfaces = Vec::new();
         for site in sites {
             let namespace = match &site.namespace {
@@ -60,7 +60,7 @@ impl Counted {
         let events = match XdpEvents::watch() {
             Ok(events) => Some(events),
             Err(error) => {
-                tell(&Notice::NotWatched { error: error.to_string() });
+                notify(&Notice::NotWatched { error: error.to_string() });
                 None
             }
         };
@@ -74,7 +74,7 @@ impl Counted {
         };
         let left_out = counted.find_namespaces();
         if left_out > 0 {
-            tell(&Notice::NamespacesLeftOut { compared: MOST_NAMESPACES, all: MOST_NAMESPACES + left_out });
+            notify(&Notice::NamespacesLeftOut { compared: MOST_NAMESPACES, all: MOST_NAMESPACES + left_out });
         }
         counted.before = counted.read();
         counted.sockets = SocketDrops::read(&counted.namespaces, false);
@@ -117,7 +117,7 @@ impl Counted {
         all
     }
 
-    /// Returns the increases. Those of single sockets take longer.
+    /// Returns the increases. Reading the increases of single sockets takes longer.
     pub fn differences(&self, with_sockets: bool) -> Result<Differences> {
         let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
         Ok(Differences {

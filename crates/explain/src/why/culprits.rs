@@ -26,8 +26,10 @@ use super::noted::with_noted;
 use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_match, places, rules};
 use super::traced::{Traced, Tracing};
 
-/// Namespaces of which the counters are read before the first drop; of others, at the first drop.
+/// Maximum number of namespaces whose counters are read before the first drop. Those of others are read at their first
+/// drop.
 const MOST_AT_START: usize = 16;
+
 /// The state of the namespaces' objects at the beginning and at the end.
 #[derive(Debug, Default)]
 pub struct Culprits {
@@ -59,7 +61,7 @@ struct Snapshot {
 }
 
 impl Culprits {
-    /// `are_chosen`: an expression, a command or an interface selects among the dropped packets.
+    /// `are_chosen` says that an expression, a command or an interface selects among the dropped packets.
     pub fn new(are_chosen: bool, spaces: Option<Arc<Spaces>>) -> Self {
         Self { are_chosen, spaces, ..Self::default() }
     }
@@ -100,7 +102,7 @@ impl Culprits {
     }
 
     /// Begins to trace the packets of a drop's namespace, once, if several rules without counters may have dropped
-    /// them. Returns true if it did. Of chosen packets a trace says nothing: it has others too.
+    /// them. Returns true if it did. Chosen packets are not traced, since a trace has the other packets too.
     pub fn trace(&mut self, key: &DropKey, row: &Row) -> bool {
         let Some(before) = self.before.get(&key.netns) else {
             return false;
@@ -308,7 +310,7 @@ fn with_traced<'t>(
     packets: u64,
     full_name: impl Fn(&str) -> Option<String>,
 ) -> Blame {
-    // Packets of several interfaces are apart.
+    // A rule has one entry for each set of interfaces of its packets.
     let mut sums = BTreeMap::<&str, u64>::new();
     for one in traced {
         *sums.entry(&one.name).or_default() += one.packets;
@@ -541,7 +543,7 @@ mod tests {
     const ALONE: Facts = Facts { packets: 9, at_place: 9, are_chosen: false, is_counted: true, is_complete: true };
 
     /// Returns the names, certain ones with `!`, each with its packets, and the rest.
-    fn told(blame: &Blame) -> (Vec<String>, Option<u64>) {
+    fn described(blame: &Blame) -> (Vec<String>, Option<u64>) {
         let culprits = blame.culprits.iter().map(|one| {
             let mark = if one.is_certain { "!" } else { "" };
             let packets = one.packets.map_or(String::new(), |packets| packets.to_string());
@@ -553,7 +555,7 @@ mod tests {
 
     #[track_caller]
     fn judged(before: &[Candidate], now: &[Candidate], facts: &Facts, expected: &[&str], rest: Option<u64>) {
-        let (names, unexplained) = told(&judge(before, now, facts));
+        let (names, unexplained) = described(&judge(before, now, facts));
         assert_eq!(
             (&names[..], unexplained),
             (&expected.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()[..], rest)
@@ -604,8 +606,8 @@ mod tests {
         let full_name = |name: &str| (name == "a").then(|| "a: drop".to_owned());
         let either = ["a: drop", "b: drop"].map(|name| one(name, None));
         let blame = || judge(&[], &either, &ALONE);
-        let with = |all: &[Traced]| told(&with_traced(blame(), all.iter(), 9, full_name));
-        assert_eq!(with(&[]), told(&blame()));
+        let with = |all: &[Traced]| described(&with_traced(blame(), all.iter(), 9, full_name));
+        assert_eq!(with(&[]), described(&blame()));
         let names = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let found = with(&[traced("a", 1), traced("gone", 2)]);
         assert_eq!(found, (names(&["gone!t2", "a: drop!t1", "b: drop"]), Some(6)));

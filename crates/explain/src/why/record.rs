@@ -18,32 +18,31 @@ use trawl_view::why::Tally;
 
 use super::report::{Counter, Knowledge, LossReport, RowFacts};
 
-/// Beginning of the comment that holds what packets do not tell.
+/// Prefix of the comment with the facts that packets do not contain.
 const MARK: &str = "trawl why: ";
 /// Maximum length of the comment: the length of an option is a 16-bit number.
 const LONGEST: usize = 60_000;
 
 /// The part of a report that cannot be made from packets.
 #[derive(Default, Serialize, Deserialize)]
-struct BesidePackets {
+struct FactsWithoutPackets {
     counters: Vec<Counter>,
     rows: Vec<RowFacts>,
 }
 
-/// Appends what the packets do not tell to a finished recording.
+/// Appends the facts that packets do not contain to a finished recording.
 pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
-    let (counters, rows) = report.beside_packets();
-    let mut beside = BesidePackets { counters, rows };
+    let (counters, rows) = report.facts_without_packets();
+    let mut facts = FactsWithoutPackets { counters, rows };
     let text = loop {
-        let text =
-            serde_json::to_string(&beside).map_err(|e| Error::failed("cannot encode the counters as JSON", e))?;
+        let text = serde_json::to_string(&facts).map_err(|e| Error::failed("cannot encode the counters as JSON", e))?;
         if text.len() <= LONGEST {
             break text;
         }
         // The first rows have the most packets.
-        beside.rows.truncate(beside.rows.len() / 2);
-        if beside.rows.is_empty() {
-            beside.counters.truncate(beside.counters.len() / 2);
+        facts.rows.truncate(facts.rows.len() / 2);
+        if facts.rows.is_empty() {
+            facts.counters.truncate(facts.counters.len() / 2);
         }
     };
     let mut block = Vec::new();
@@ -58,7 +57,7 @@ pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
     }
 }
 
-/// Returns the earliest time that is wanted, by the time of the first packet, in nanoseconds since 1970.
+/// Returns the time from which on packets count, given the time of the first packet, in nanoseconds since 1970.
 pub type Since<'a> = &'a dyn Fn(u64) -> u64;
 
 /// The result of reading files.
@@ -131,9 +130,9 @@ pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Since<'_>>, no_l
                 last = last.max(counts.end.unwrap_or(last));
                 let comments = counts.comments.iter();
                 for text in comments.filter_map(|text| text.strip_prefix(MARK)) {
-                    let beside: BesidePackets = serde_json::from_str(text).unwrap_or_default();
-                    counters.extend(beside.counters);
-                    rows.extend(beside.rows);
+                    let facts: FactsWithoutPackets = serde_json::from_str(text).unwrap_or_default();
+                    counters.extend(facts.counters);
+                    rows.extend(facts.rows);
                 }
             }
             Ok(Some(_)) => {}
@@ -150,7 +149,7 @@ pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Since<'_>>, no_l
         let why = "its packets were not recorded by trawl where the kernel drops them";
         return Err(Error::failed(what, why).fix("trawl why --record FILE records drops"));
     }
-    // Advice of now would be about this machine as it is now.
+    // Advice that is computed here would be about the present state of this machine, not the state at the recording.
     let mut known = Knowledge::of_file(rows, &tally);
     // Counters belong to the whole recording.
     if filter.is_some() || since.is_some() {

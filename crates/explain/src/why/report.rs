@@ -28,7 +28,7 @@ const FREQUENT: f64 = 10.0;
 /// Counters of refused connections, of which the first includes the second.
 const LISTEN_DROPS: &str = "TcpExtListenDrops";
 const LISTEN_OVERFLOWS: &str = "TcpExtListenOverflows";
-/// Reasons of copies that packet sockets could not take.
+/// Reasons of drops of copies for which packet sockets had no room.
 const PACKET_SOCKETS: [&str; 4] = ["PACKET_SOCK_ERROR", "@packet_rcv", "@tpacket_rcv", "@packet_rcv_spkt"];
 
 #[derive(Debug, Serialize)]
@@ -123,7 +123,7 @@ struct Sums {
     lost: u64,
 }
 
-/// Facts about rows that their packets do not tell.
+/// Facts about rows that their packets do not contain.
 #[derive(Debug, Default)]
 pub struct Knowledge {
     /// Advice that was found before, since finding it runs other commands.
@@ -133,7 +133,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// Takes over what a file tells of rows; nothing more can be found about them.
+    /// Returns the facts about rows that a file contains; nothing more can be found about them.
     pub fn of_file(rows: Vec<RowFacts>, tally: &Tally) -> Self {
         let mut known = Self::default();
         let mut recorded = HashMap::new();
@@ -163,7 +163,7 @@ impl Knowledge {
     }
 }
 
-/// Facts about a row that its packets do not tell.
+/// Facts about a row that its packets do not contain.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RowFacts {
     #[serde(flatten)]
@@ -206,8 +206,8 @@ impl LossReport {
         }
     }
 
-    /// Returns the lines of counters, and facts about each row: all that the packets do not tell.
-    pub fn beside_packets(&self) -> (Vec<Counter>, Vec<RowFacts>) {
+    /// Returns the lines of counters, and the facts about each row that its packets do not contain.
+    pub fn facts_without_packets(&self) -> (Vec<Counter>, Vec<RowFacts>) {
         let rows = self.rows.iter().map(|row| RowFacts {
             key: row.key.clone(),
             advice: row.advice.clone(),
@@ -367,7 +367,7 @@ fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Knowledge) -> 
     advice.or_insert_with(|| advice::of(&drop_key, &Row::default(), &Blame::default())).clone()
 }
 
-/// Beginning of the names of IPsec's counters, which tell more than the reasons of its drops.
+/// Prefix of the names of IPsec's counters, which are more specific than the reasons of its drops.
 const IPSEC: &str = "Xfrm";
 
 /// Gives rows of packets that IPsec dropped the advice of the counters that counted them.
@@ -381,18 +381,18 @@ fn name_causes_of_ipsec(tally: &Tally, counters: &[Counter], known: &mut Knowled
             let is_counted =
                 |key: &&DropKey| key.netns == counter.netns && one.reasons.iter().any(|reason| is_for(key, reason));
             for key in tally.rows.keys().filter(is_counted) {
-                let (packets, told) = causes.entry(key).or_default();
+                let (packets, advice_of_counters) = causes.entry(key).or_default();
                 *packets += counter.difference;
-                told.push(format!("{}: {advice}", counter.name));
+                advice_of_counters.push(format!("{}: {advice}", counter.name));
             }
         }
     }
-    for (key, (packets, told)) in causes {
+    for (key, (packets, advice_of_counters)) in causes {
         let row = &tally.rows[key];
         let before = known.advice.entry(key.clone()).or_insert_with(|| advice::of(key, row, &Blame::default()));
         let is_by_route = before.as_deref().is_some_and(advice::is_of_route);
         if row.packets <= packets && !is_by_route {
-            *before = Some(told.join("; "));
+            *before = Some(advice_of_counters.join("; "));
         }
     }
 }
@@ -481,9 +481,9 @@ impl Explained {
 }
 
 fn subtract(from: &mut u64, at_most: u64) -> u64 {
-    let taken = (*from).min(at_most);
-    *from -= taken;
-    taken
+    let difference = (*from).min(at_most);
+    *from -= difference;
+    difference
 }
 
 impl Counter {
@@ -566,7 +566,7 @@ fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
         XdpOutcome::Devmap { errno: 0 } => "the interface accepted no more packets".to_owned(),
         XdpOutcome::Devmap { errno } => {
             let why = error_text(errno);
-            format!("the interface did not take redirected packets: {why}")
+            format!("the interface did not accept redirected packets: {why}")
         }
         XdpOutcome::Cpumap { map, cpu } => {
             format!("the queue of CPU {cpu} in cpumap {map} was full")

@@ -24,7 +24,7 @@ pub struct Chain {
     rules: Vec<(String, String)>,
 }
 
-/// Parses that output.
+/// Parses the output of `nft -a list ruleset`.
 pub fn chains(text: &str) -> Vec<Chain> {
     let mut chains: Vec<Chain> = Vec::new();
     let (mut family, mut table) = (String::new(), String::new());
@@ -80,14 +80,14 @@ fn devices(words: &[&str]) -> Vec<String> {
 impl Chain {
     /// Returns true for a chain where packets enter at this hook, of this interface if it is known.
     fn is_entered(&self, hook: Option<&str>, interface: Option<&str>, versions: &[u8]) -> bool {
-        let takes = match self.family.as_str() {
+        let has_version = match self.family.as_str() {
             "ip" => versions.contains(&4),
             "ip6" => versions.contains(&6),
             _ => true,
         };
         let is_device =
             interface.is_none_or(|name| self.devices.is_empty() || self.devices.iter().any(|one| one == name));
-        takes
+        has_version
             && is_device
             && match (hook, self.hook.as_deref()) {
                 (_, None) => false,

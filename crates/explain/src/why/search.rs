@@ -1,4 +1,4 @@
-//! A search for drops: a writer that counts the packets of a capture, looks for what dropped them, and reports.
+//! A search for drops: a writer that counts the packets of a capture, finds the objects that dropped them, and reports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::culprits::Culprits;
 use super::record;
 use super::report::{Knowledge, LossReport};
 
-/// Number of rows of which the objects that dropped the packets are found.
+/// Maximum number of rows for which the search finds the objects that dropped their packets.
 const MOST_EXPLAINED: usize = 32;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Receives what a search has to say while it runs.
+/// Receives the notices and the reports of a search while it runs.
 pub trait Audience {
     fn notice(&mut self, notice: &Notice);
 
@@ -40,7 +40,7 @@ pub trait Audience {
 pub struct Scope {
     /// Counts freed packets that are no losses too.
     pub no_losses_too: bool,
-    /// Compares counters too; they cannot be chosen as packets are.
+    /// Compares counters too. They count all packets, whatever is selected.
     pub with_counters: bool,
     /// An expression, a command or an interface selects among the dropped packets.
     pub are_chosen: bool,
@@ -61,7 +61,7 @@ pub struct Search<'a> {
     culprits: Culprits,
     /// True if packets may be traced: programs do not note the rules that drop them.
     may_trace: bool,
-    /// Number of rows of which the objects that may have dropped packets were read.
+    /// Number of rows when the objects that may have dropped their packets were last read.
     rows_read: usize,
     reported: Instant,
     /// Records the packets too.
@@ -76,7 +76,7 @@ impl fmt::Debug for Search<'_> {
 }
 
 impl<'a> Search<'a> {
-    /// Reads the first counters. `sites` are the interfaces of which drops are wanted, if not all are.
+    /// Reads the counters for the first time. `sites` are the interfaces whose drops count; if empty, all do.
     pub fn begin(
         scope: Scope,
         capture: &Attached,
@@ -108,7 +108,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Looks for what dropped the packets, and makes the report; a recording gets what packets do not tell.
+    /// Finds the objects that dropped the packets, and makes the report. Appends to a recording the facts that packets
+    /// do not contain.
     pub fn into_report(mut self, account: &PacketAccount) -> Result<LossReport> {
         for (key, row) in self.tally.sorted().into_iter().take(MOST_EXPLAINED) {
             self.known.blames.insert(key.clone(), self.culprits.of(key, row, &self.tally));
@@ -140,7 +141,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Does what new packets may have made due.
+    /// Reads the objects of new rows, and reports if it is time.
     fn catch_up(&mut self) {
         self.read_candidates();
         self.report_so_far();

@@ -1,5 +1,5 @@
-//! Drops of single sockets, in the output of ss: connections that listening sockets refused, and copies that packet
-//! sockets could not take. The kernel's counters name no socket.
+//! Drops of single sockets, in the output of ss: connections that listening sockets refused, and copies for
+//! which packet sockets had no room. The kernel's counters name no socket.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use trawl_sys::words::shown;
 
 use super::command::printed;
 
-/// Limit: for each namespace, ss runs twice.
+/// Maximum number of namespaces, since `ss` runs twice for each.
 const MOST_NAMESPACES: usize = 16;
-/// Number of sockets that a line names.
+/// Maximum number of sockets that a line names.
 const MOST_NAMED: usize = 3;
 
 /// Kinds of sockets.
@@ -51,7 +51,7 @@ impl SocketDrops {
         all
     }
 
-    /// Returns the increases since then.
+    /// Returns the increases since `before`.
     pub fn since(mut self, before: &Self) -> Self {
         for (key, (drops, _)) in &mut self.0 {
             let old = before.0.get(key).map_or(0, |(old, _)| *old);
@@ -85,7 +85,7 @@ impl SocketDrops {
         (!named.is_empty()).then(|| named.join(", "))
     }
 
-    /// Returns the packets that the packet sockets of each namespace could not take.
+    /// Returns the number of packets for which the packet sockets of each namespace had no room.
     pub fn full_packet_sockets(&self) -> BTreeMap<Option<String>, u64> {
         let mut sums = BTreeMap::new();
         for ((netns, kind, _), (drops, _)) in &self.0 {

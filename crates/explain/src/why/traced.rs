@@ -13,7 +13,7 @@ use trawl_sys::netns::Namespace;
 
 /// Time limit of a trace: meanwhile, nftables is slower for the traced packets.
 pub const AT_MOST: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A rule or policy that dropped traced packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Tracing {
         // A thread of its own ends the trace in time, whatever the capture is waiting for.
         let thread = thread::Builder::new()
             .name("trawl-trace".to_owned())
-            .spawn(move || Counts::new(links).until(trace, &is_stopped))
+            .spawn(move || Counts::new(links).count_until(trace, &is_stopped))
             .ok()?;
         Some(Self { is_over, thread: Some(thread), found: Vec::new() })
     }
@@ -77,12 +77,12 @@ impl Counts {
         Self { links, names: HashMap::new(), packets: BTreeMap::new() }
     }
 
-    /// Counts drops until the time limit, or until this is true.
-    fn until(mut self, mut trace: RuleTrace, is_stopped: &AtomicBool) -> Vec<Traced> {
+    /// Counts drops until the time limit, or until `is_stopped` is true.
+    fn count_until(mut self, mut trace: RuleTrace, is_stopped: &AtomicBool) -> Vec<Traced> {
         let deadline = Instant::now() + AT_MOST;
         loop {
             let is_last = is_stopped.load(Ordering::Relaxed) || Instant::now() >= deadline;
-            let wait = if is_last { Duration::ZERO } else { LOOK_EVERY };
+            let wait = if is_last { Duration::ZERO } else { CHECK_EVERY };
             if self.count(&mut trace, wait).is_err() || is_last {
                 break;
             }
