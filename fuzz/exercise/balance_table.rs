@@ -4,10 +4,10 @@ use trawl_balance::compile::{compile, decompile};
 use trawl_balance::{Table, file};
 use trawl_bpf::layout::balance::BALANCE_LINE;
 
-/// Most backends to compile: more would take too long for a fuzzer.
-const COMPILED: usize = 50;
+/// Maximum number of backends to compile. More would be too slow for a fuzzer.
+const MAX_COMPILED: usize = 50;
 
-/// Parses a table file: an accepted one compiles, and decompiles to the same table.
+/// Parses a table file. An accepted table compiles, and decompiles to the same table.
 pub fn table_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -15,7 +15,7 @@ pub fn table_file(bytes: &[u8]) {
     let Ok(mut table) = file::parse(text) else {
         return;
     };
-    if table.check().is_err() || table.backends() > COMPILED || table.vips.len() > COMPILED {
+    if table.check().is_err() || table.backends() > MAX_COMPILED || table.vips.len() > MAX_COMPILED {
         return;
     }
     table.number_after(&Table::default()).expect("so few numbers");

@@ -1,5 +1,5 @@
-//! Drives the parsers of packets and capture files with arbitrary bytes: the body of the fuzz targets, shared with the
-//! tests that replay and mutate their seeds.
+//! Drives the parsers of packets and capture files with arbitrary bytes. The fuzz targets and the tests that replay and
+//! mutate their seeds share these functions.
 #![allow(dead_code, reason = "each target uses its own part")]
 
 use std::io::{self, Cursor, Read};
@@ -69,7 +69,7 @@ fn anonymized(bytes: &[u8]) {
     let (Ok(mut reader), Ok(addresses)) = (CaptureReader::new(bytes), Addresses::new(&[7; 32])) else {
         return;
     };
-    // Records of pcap are not copied with changes.
+    // Anonymized records of pcap become pcapng blocks, because the rewriter copies pcap records only unchanged.
     let verbatim = reader.pcap_header().is_none();
     let privacy = Privacy::new(true, Some(addresses));
     let mut rewriter = Rewriter::new(verbatim, "trawl".to_owned()).with_privacy(privacy);
@@ -122,7 +122,8 @@ fn rewritten(bytes: &[u8], verbatim: bool) {
         Err(error) => panic!("verbatim {verbatim}: {error}"),
     };
     while copied.advance().expect("a file that is whole") {
-        // The first records decide the variant of pcap. Damaged ones count for that too, and are missing in the copy.
+        // The first records decide the variant of pcap. Damaged records, which the copy lacks, also count for that, so
+        // the copy may be recognised as another variant.
         if matches!(copied.format(), FileFormat::Pcap { modified: true, .. }) {
             return;
         }
@@ -134,28 +135,28 @@ fn rewritten(bytes: &[u8], verbatim: bool) {
 
 const LINKTYPE_FRELAY: u16 = 107;
 
-/// Most decompressed bytes: a few bytes can stand for more than a fuzzer's memory.
-const MOST_UNPACKED: u64 = 4 << 20;
+/// Maximum number of decompressed bytes. A few compressed bytes can expand to more than a fuzzer's memory.
+const MAX_DECOMPRESSED: u64 = 4 << 20;
 
 /// Reads a file that may be compressed, and its table of frames if it has one.
 pub fn compressed_file(bytes: &[u8]) {
     if let Ok((source, _)) = compressed::open(bytes) {
         let mut unpacked = Vec::new();
-        // An error follows the undamaged part.
-        let _ = source.take(MOST_UNPACKED).read_to_end(&mut unpacked);
+        // The undamaged part before an error is still parsed.
+        let _ = source.take(MAX_DECOMPRESSED).read_to_end(&mut unpacked);
         capture_file(&unpacked);
     }
     if let Ok(Some(seekable)) = Seekable::open(Cursor::new(bytes))
         && let Ok(Some(parts)) = seekable.between(|first| (first, first.saturating_add(1 << 40)))
     {
-        let _ = io::copy(&mut parts.take(MOST_UNPACKED), &mut io::sink());
+        let _ = io::copy(&mut parts.take(MAX_DECOMPRESSED), &mut io::sink());
     }
     if let Ok(frames) = seekable::frames(bytes) {
         for frame in frames.iter().take(4) {
             let end = frame.offset.checked_add(frame.compressed.into());
             let part = end.and_then(|end| bytes.get(frame.offset as usize..end as usize));
-            // The table gives its length, so that no larger buffer is allocated.
-            if let Some(part) = part.filter(|_| u64::from(frame.decompressed) <= MOST_UNPACKED) {
+            // The decompression allocates as many bytes as the table gives, so larger frames are skipped.
+            if let Some(part) = part.filter(|_| u64::from(frame.decompressed) <= MAX_DECOMPRESSED) {
                 let _ = seekable::decompress(frame, part);
             }
         }
@@ -177,7 +178,7 @@ pub fn blocks(bytes: &[u8]) {
     assert_eq!(walked + walk.rest().len(), bytes.len());
 }
 
-/// Prints and summarises one packet. The first byte selects the link type and the options; a packet of another link
+/// Prints and summarises one packet. The first byte selects the link type and the options. A packet of another link
 /// type than Ethernet is also read as a frame of each serial link.
 pub fn packet(bytes: &[u8]) {
     const LINK_TYPES: [u16; 4] =
@@ -209,7 +210,7 @@ fn one_packet(link_type: u16, choice: u8, captured: &[u8]) {
         dump: (choice & 32 != 0).then_some(Dump { form: DumpForm::HexAscii, link_header: false }),
         ..PrintOptions::default()
     };
-    // As if the snapshot length had cut some bytes off.
+    // For some packets, the original length is larger, as if the snapshot length had cut off some bytes.
     let original_len = captured.len() as u32 + u32::from(choice >> 6) * 100;
     let view = PacketView { link_type, captured, original_len, ..PacketView::default() };
     let mut line = String::new();

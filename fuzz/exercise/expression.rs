@@ -86,17 +86,19 @@ pub fn expression_of(bytes: &[u8]) -> String {
 /// Compiles and lowers the expression of the bytes, alone and inside one long enough to be split.
 pub fn expression(bytes: &[u8]) {
     let text = expression_of(&bytes[..bytes.len().min(64)]);
-    let alone = try_out(&text);
+    let alone = is_accepted(&text);
     let long = format!("{}{text}", "ether src 2:0:0:0:0:7 or ".repeat(expression::MIN_SPLIT_LIST));
-    let in_long = try_out(&long);
-    // A bare number after an operator inherits its qualifier, which it lacks alone.
+    let in_long = is_accepted(&long);
+    // libpcap may also refuse the long text: a number after an operator inherits the qualifier of the preceding term,
+    // and may be invalid with it.
     assert!(
         !alone || in_long || !expression::compiles_whole(&long),
-        "`{text}` is taken alone but not after many others"
+        "`{text}` is accepted alone but not after many others"
     );
 }
 
-fn try_out(text: &str) -> bool {
+/// Compiles and lowers a text, or shows where its error is. Returns true if it compiles.
+fn is_accepted(text: &str) -> bool {
     let options = CompilerOptions::default();
     match expression::compile(text, &options) {
         Ok(program) => {

@@ -7,11 +7,11 @@ use trawl_guard::rule::{IcmpType, Ports, TcpState};
 use trawl_guard::values::MacPrefix;
 use trawl_guard::{Draft, Match, Prefix, RuleSet, values};
 
-/// Most rules to compile: more would take too long for a fuzzer.
-const COMPILED: usize = 200;
+/// Maximum number of rules to compile. More would be too slow for a fuzzer.
+const MAX_COMPILED: usize = 200;
 const CPUS: u32 = 2;
 
-/// Parses a rule file; a list that it may name follows a zero byte.
+/// Parses a rule file. A list that the file may name follows after a zero byte.
 pub fn rule_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -19,17 +19,18 @@ pub fn rule_file(bytes: &[u8]) {
     let (rules, list) = text.split_once('\0').unwrap_or((text, ""));
     rules.lines().for_each(values);
     if let Ok(file) = RuleFile::parse(rules, "rules", |_| Ok(list.to_owned())) {
-        compiled(file);
+        compile_rules(file);
     }
 }
 
-fn compiled(file: RuleFile) {
+/// Compiles the rules of a file, each of which parses again from its displayed form.
+fn compile_rules(file: RuleFile) {
     let drafts: Vec<Draft> = file.rules.into_iter().map(|rule| rule.draft).collect();
     for draft in &drafts {
         let shown = draft.what.to_string();
-        assert_eq!(read_back(&shown), draft.what, "{shown}");
+        assert_eq!(parse_options(&shown), draft.what, "{shown}");
     }
-    if drafts.len() <= COMPILED {
+    if drafts.len() <= MAX_COMPILED {
         let mut set = RuleSet::default();
         set.replace_all(drafts);
         compile(&set, CPUS, 0).expect("so few rules fit");
@@ -65,12 +66,12 @@ fn values(word: &str) {
     }
 }
 
-/// Parses the options that a rule is displayed as.
-fn read_back(shown: &str) -> Match {
+/// Parses the options in the displayed form of a rule.
+fn parse_options(shown: &str) -> Match {
     let mut what = Match::default();
     let mut words = shown.split_whitespace();
     while let Some(option) = words.next() {
-        let mut value = || words.next().expect("an option has a value");
+        let mut value = || words.next().expect("the option has a value");
         match option {
             "--src" => what.source = value().parse().ok(),
             "--dst" => what.destination = value().parse().ok(),
@@ -88,5 +89,5 @@ fn read_back(shown: &str) -> Match {
             other => panic!("{other} in{shown}"),
         }
     }
-    what.complete().expect("it was a rule before")
+    what.complete().expect("the options of a valid rule")
 }

@@ -3,10 +3,11 @@
 use trawl_gen::template::Template;
 use trawl_gen::traffic::Limits;
 
-/// Frames that are checked of each template.
+/// Number of frames of each template that are checked.
 const FRAMES: u64 = 40;
 
-/// Parses a template: an accepted one makes valid frames, a refused one is reported with its position in the file.
+/// Parses a template. An accepted template makes valid frames, and the error of a refused one has its position in the
+/// file.
 pub fn file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

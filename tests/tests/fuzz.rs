@@ -1,5 +1,5 @@
-//! Runs each parser of untrusted bytes over mutated seeds, the same ones in each run; for a fixed time if
-//! TRAWL_FUZZ_SECONDS is set (`make fuzz`). An input that causes a panic is kept in a file, to become a seed. The
+//! Runs each parser of untrusted bytes over mutated seeds. The mutations are the same in each run, unless
+//! TRAWL_FUZZ_SECONDS sets a time (`make fuzz`). An input that causes a panic is kept in a file, to become a seed. The
 //! targets are shared with fuzz/, which uses libFuzzer.
 
 #[path = "../../fuzz/exercise/balance_table.rs"]
@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 use trawl_packet::pcapng::note::{DropNote, Note};
 use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
 
-/// Longest input: longer ones take longer and find no more.
-const LONGEST: usize = 64 << 10;
-/// Numbers that break lengths and counts.
-const ODD: [u32; 12] = [0, 1, 3, 4, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
+/// Maximum length of an input. Longer inputs need more time and find no more errors.
+const MAX_LEN: usize = 64 << 10;
+/// Numbers at the limits of lengths and counts.
+const LIMITS: [u32; 12] = [0, 1, 3, 4, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
 
 /// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
@@ -47,9 +47,9 @@ impl Numbers {
             match self.below(9) {
                 0 => flip(&mut bytes, at, 1 << self.below(8)),
                 1 => put(&mut bytes, at, &[self.below(256) as u8]),
-                2 => put(&mut bytes, at, &[ODD[self.below(ODD.len())] as u8]),
-                3 => put(&mut bytes, at, &(ODD[self.below(ODD.len())] as u16).to_be_bytes()),
-                4 => put(&mut bytes, at, &ODD[self.below(ODD.len())].to_le_bytes()),
+                2 => put(&mut bytes, at, &[LIMITS[self.below(LIMITS.len())] as u8]),
+                3 => put(&mut bytes, at, &(LIMITS[self.below(LIMITS.len())] as u16).to_be_bytes()),
+                4 => put(&mut bytes, at, &LIMITS[self.below(LIMITS.len())].to_le_bytes()),
                 5 => bytes.truncate(at),
                 6 => drop(bytes.drain(at..at + len)),
                 7 => {
@@ -65,7 +65,7 @@ impl Numbers {
                 }
             }
         }
-        bytes.truncate(LONGEST);
+        bytes.truncate(MAX_LEN);
         bytes
     }
 }
@@ -86,7 +86,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs the fuzz target of this name over its seeds and further ones, about a second long in ordinary tests.
+/// Runs the fuzz target of this name over its seeds and further ones. Ordinary tests run it for about a second.
 fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
     let mut seeds = more;
     let corpus = root().join("fuzz/corpus").join(target);
@@ -94,7 +94,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
         .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
         .map(|entry| entry.expect("an entry").path())
         .collect();
-    // A directory is unordered, and runs must be reproducible.
+    // Runs must be reproducible, but a directory is unordered.
     files.sort();
     seeds.extend(files.iter().map(|path| std::fs::read(path).expect("a seed")));
     let time = std::env::var("TRAWL_FUZZ_SECONDS").ok();
@@ -206,8 +206,8 @@ fn program() {
     fuzz("program", 20_000, Vec::new(), expressions::program);
 }
 
-/// Untrusted texts: comments of dropped packets, files of labs, records of a store, arguments of a dispatcher, and
-/// stamps of received packets.
+/// Fuzzes untrusted texts: comments of dropped packets, files of labs, records of a store, arguments of a dispatcher,
+/// and stamps of received packets.
 #[test]
 fn documents() {
     fuzz("documents", 10_000, Vec::new(), |bytes| {

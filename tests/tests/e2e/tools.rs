@@ -1,4 +1,4 @@
-//! `trawl doctor` and `trawl lab`, run like by a user.
+//! `trawl doctor` and `trawl lab`, as run by a user.
 
 use std::process::Output;
 
@@ -32,7 +32,7 @@ fn doctor_describes_an_interface_and_its_programs() {
     for word in [lab.receiver().as_str(), "veth", "lab_drop_hook", "queue", "hook"] {
         assert!(report.contains(word), "{word} is missing in {report}");
     }
-    // The driver has the function, but no clock.
+    // The driver has the function for stamps, but no clock, so stamps must not be offered.
     assert!(!report.contains("the driver's receive stamps"), "{report}");
     let by_option = trawl(&["doctor", "-i", "veth0", "--netns", &lab.pair.b.name]);
     assert!(text(&by_option).contains("lab_drop_hook"));
@@ -64,7 +64,7 @@ fn doctor_refuses_unknown_interfaces() {
     assert_eq!(trawl(&["doctor", "--netns", "trawl-no-such-namespace"]).status.code(), Some(1));
 }
 
-/// The switch of the JIT is hidden in namespaces other than the first.
+/// Doctor finds the JIT in any namespace, although its switch is hidden in all but the first.
 #[test]
 fn doctor_finds_the_jit_in_any_namespace() {
     let Some(lab) = Lab::open() else { return };
@@ -144,12 +144,12 @@ fn lab_goes_up_is_listed_and_goes_down() {
     let [first, second] = made.namespaces();
     let link: Value = serde_json::from_str(&run("ip", &["-n", &first, "-j", "link", "show", "veth0"])).expect("JSON");
     assert_eq!((link[0]["mtu"].as_u64(), link[0]["operstate"].as_str()), (Some(3000), Some("UP")));
-    // Both ends reach each other.
+    // Each end has a route to the other one.
     run("ip", &["-n", &second, "route", "get", "10.77.0.1"]);
     assert!(text(&trawl(&["lab", "list"])).contains(&made.0));
     let listed: Value = serde_json::from_slice(&trawl(&["lab", "list", "--json"]).stdout).expect("JSON");
     assert!(listed.as_array().expect("a list").iter().any(|lab| lab["id"].as_str() == Some(&made.0)));
-    // It was made to stay: cleaning keeps it.
+    // A lab that a user made is kept by `lab clean`.
     trawl(&["lab", "clean"]);
     assert!(made.exists());
     let twice = trawl(&["lab", "up", &made.0]);
@@ -204,13 +204,13 @@ fn capture_uses_no_more_memory_than_announced() {
             let file = lab.file("file.pcapng");
             let arguments = args!("-i {} --tap {tap} -Q in --ring-size {size} -w {file}", lab.receiver());
             let capture = Capture::start(&lab, &arguments);
-            // Slowly enough that a small ring does not overflow before the reader has started.
+            // The rate is low enough that a small ring does not overflow before the reader has started.
             let long = [frames::patterned(1500)];
             send_from(&lab.pair.a, &long, 20_000, Engine::Live, None, Some(50_000));
-            // Losses of a socket are reported later: a part of the packets suffices.
+            // A part of the packets suffices, because losses of a socket are reported later.
             capture.wait_recorded(100);
             let used = memory_of(capture.id());
-            // The process, and its children that clean up and open files.
+            // The limit includes the process, and its children that clean up and open files.
             let promised = ring * cpus + 40 * MIB;
             assert!(used <= promised, "{tap} with {size}: {used} bytes of {promised}");
             capture.stop_well();
@@ -219,7 +219,7 @@ fn capture_uses_no_more_memory_than_announced() {
     assert!(ip_link(&lab.pair.b).is_some());
 }
 
-/// Returns the memory that a process and its children cause: their own, and the maps and sockets they hold.
+/// Returns the memory of a process and its children, with the memory of the maps and sockets which they hold.
 pub(crate) fn memory_of(process: u32) -> u64 {
     let children = output("pgrep", &["-P", &process.to_string()]);
     let text = String::from_utf8_lossy(&children.stdout).into_owned();
@@ -228,8 +228,8 @@ pub(crate) fn memory_of(process: u32) -> u64 {
     own + maps_memory(process)
 }
 
-/// Returns the mapped memory, without the rings of maps and sockets, which count separately, and without the binary's
-/// own file, whose size depends on the build; shared memory counts proportionally.
+/// Returns the mapped memory, with shared memory in proportion. It excludes the rings of maps and sockets, which are
+/// counted separately, and the binary's file, whose size depends on the build.
 fn own_memory(process: u32) -> u64 {
     let smaps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("a process of ours");
     let mut counts = true;

@@ -72,12 +72,12 @@ fn top_in_a_terminal_obeys_its_keys() {
     tmux.wait_shows("the end");
 }
 
-/// Flows and protocols as well as interfaces.
+/// One key sorts the tables of flows and protocols as well as the table of interfaces.
 #[test]
 fn top_sorts_all_tables_by_one_key() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
-    // Closed ports would cause answers, and `top` sees sent packets too.
+    // Closed ports would cause answers, which `top` would count because it also sees sent packets.
     let bind = |port| UdpSocket::bind((lab.pair.b.ipv4, port)).expect("a port");
     let _listening = run_in(&lab.pair.b.namespace, || [1, 2, 3].map(bind)).expect("the namespace");
     let top = |key: &str| {
@@ -85,7 +85,7 @@ fn top_sorts_all_tables_by_one_key() {
             &args!("top -i {receiver} --once --json --interval 2s --sort {key} --top 2"),
             "capturing on",
         );
-        // Most packets, most bytes, and neither.
+        // The first flow has the most packets, the second the most bytes, and the third neither.
         let all = [
             vec![frames::udp_to(1, &[0; 10]); 30],
             vec![frames::udp_to(2, &[0; 1000]); 10],
@@ -119,7 +119,7 @@ fn top_in_a_small_terminal_cuts_and_scrolls() {
     };
     tmux.wait_shows("softnet:");
     tmux.run(&["resize-window", "-x", "30", "-y", "4"]);
-    // The first line is still the state, cut rather than wrapped, with the page's beginning below it.
+    // The first line remains the state, cut and not wrapped, with the beginning of the page below it.
     let is_cut = |second: &str| {
         let pane = tmux.run(&["capture-pane", "-p"]);
         let mut lines = pane.lines();
@@ -165,8 +165,8 @@ fn top_shows_interfaces_of_several_namespaces() {
     assert_eq!(names, wanted);
 }
 
-/// Sums the `rows` of a list in the reports of `trawl top` while these frames arrive, until they have reached `enough`.
-fn told(namespace: &str, list: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
+/// Sums the `rows` of a list in the reports of `trawl top` while these frames arrive, until the sum reaches `enough`.
+fn reported(namespace: &str, list: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
     let page = match list {
         "redirects" => list,
         _ => "processes",
@@ -182,7 +182,7 @@ fn told(namespace: &str, list: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u
         let line = lines.next().expect("a look").expect("text");
         serde_json::from_str(&line).expect("JSON")
     };
-    // Counting begins with the first report.
+    // Packets are counted from the first report on.
     look();
     send();
     let mut packets = 0;
@@ -217,12 +217,9 @@ fn top_counts_successful_and_failed_redirects() {
     let load = ["xdp", "load", &left, "redirect", "--to", "right", "--by", "devmap"];
     done(&load);
     let look = |event: &str, wanted: &dyn Fn(&Value) -> bool| {
-        let rows = |row: &Value| match row["event"] == event && wanted(row) {
-            true => count(row, "packets"),
-            false => 0,
-        };
+        let rows = |row: &Value| if row["event"] == event && wanted(row) { count(row, "packets") } else { 0 };
         let send = || lab.send(&[frames::udp(b"hello")], 100);
-        told(&right.name, "redirects", &send, &rows, 100)
+        reported(&right.name, "redirects", &send, &rows, 100)
     };
     let passed =
         look("devmap", &|row| row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0);
@@ -236,7 +233,7 @@ fn top_counts_successful_and_failed_redirects() {
     done(&["xdp", "unload", &left]);
 }
 
-/// Compares with the kernel's own count: of batches of eight, a queue for one packet drops most.
+/// The drops equal the kernel's own count. A queue for one packet drops most packets of batches of eight.
 #[test]
 fn top_counts_drops_of_a_cpumap() {
     if !tools_or_skip(&["bpftool"]) {
@@ -277,7 +274,7 @@ fn top_counts_drops_of_a_cpumap() {
             _ => 0,
         }
     };
-    assert_eq!(told(&namespace, "redirects", &send, &rows, 1000), 1000);
+    assert_eq!(reported(&namespace, "redirects", &send, &rows, 1000), 1000);
     let [put, dropped, taken, bulks] = **sums.borrow();
     assert_eq!(put, 1000);
     assert!(dropped > 0);
@@ -286,7 +283,7 @@ fn top_counts_drops_of_a_cpumap() {
     assert!((125..=1000).contains(&bulks), "{bulks}");
 }
 
-/// Processes and containers have the packets of their sockets; the kernel's own answers belong to no process.
+/// Packets are counted for the processes and containers that own their sockets, and the kernel's own answers for none.
 #[test]
 fn top_counts_packets_of_processes_and_containers() {
     let Some(lab) = Lab::open() else { return };
@@ -302,12 +299,9 @@ fn top_counts_packets_of_processes_and_containers() {
         let rows = |row: &Value| {
             let rate = row[format!("{field}_packets_per_second")].as_f64();
             let count = rate.unwrap_or(0.0) * row["seconds"].as_f64().unwrap_or(0.0);
-            match is_wanted(row) {
-                true => count.round() as u64,
-                false => 0,
-            }
+            if is_wanted(row) { count.round() as u64 } else { 0 }
         };
-        told(&b.name, list, send, &rows, 100)
+        reported(&b.name, list, send, &rows, 100)
     };
     let own = |row: &Value| row["pid"] == std::process::id();
     let send = || lab.send(&[frames::udp(b"hello")], 100);
@@ -324,7 +318,7 @@ fn top_counts_packets_of_processes_and_containers() {
     }
     let send = || {
         let script = format!("exec 3<>/dev/udp/{}/9; for i in $(seq 100); do echo >&3; done", a.ipv4);
-        // In the namespace, /sys is another one.
+        // The cgroup is entered before the namespace, where /sys is a different mount.
         let inside = format!("exec ip netns exec {} bash -c '{script}'", b.name);
         let enter = format!("echo $$ >{group}/cgroup.procs; {inside}");
         run("bash", &["-c", &enter]);

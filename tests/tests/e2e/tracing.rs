@@ -1,4 +1,4 @@
-//! Features of kernels with tracing programs: attached programs are observed without changing them.
+//! Features of kernels with tracing programs, which observe attached programs without changing them.
 
 mod chains;
 mod changes;

@@ -24,7 +24,7 @@ fn comments(contents: &Contents) -> Vec<(usize, String)> {
 }
 
 fn triggers(summary: &Summary) -> (u64, u64) {
-    let triggers = summary.triggers.as_ref().expect("triggers are told of");
+    let triggers = summary.triggers.as_ref().expect("the summary has triggers");
     let number = |key: &str| triggers[key].as_u64().expect("a number");
     (number("events"), number("during_others"))
 }
@@ -86,7 +86,7 @@ fn events_have_files_of_their_own_and_the_rest_is_not_kept() {
     let figures = (summary.seen, summary.recorded, summary.not_kept);
     assert_eq!(figures, (200, 151, 49), "{summary:#?}");
     assert_eq!(triggers(&summary), (3, 0));
-    // The first file was removed: -W 2.
+    // -W 2 has removed the first file.
     assert!(!lab.path("event_00001.pcapng").exists() && !lab.path("event.pcapng").exists());
     for (name, wanted) in [("event_00002.pcapng", 78..121), ("event_00003.pcapng", 121..151)] {
         let name = lab.file(name);
@@ -116,7 +116,7 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
     capture.signal(Signal::USR2);
     capture.wait_said("trigger 1: the signal SIGUSR2 arrived");
     lab.send(&numbered(0..100), 100);
-    // It ends on its own after the time that follows its one event.
+    // The capture ends on its own after the time that follows its only event.
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.ended, "triggers");
     assert_eq!(summary.seen, summary.recorded + summary.not_kept);
@@ -126,11 +126,11 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
     contents.assert_in_time_order();
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let comments = comments(&contents);
-    // Packets may miss the second after the signal on a busy machine.
+    // On a busy machine, packets may arrive after the second that follows the signal.
     assert!(comments.len() <= 1 && comments.iter().all(|(at, _)| *at == 40_000), "{comments:?}");
 }
 
-/// Arguments for one aborted packet, all before it, and a short time after it.
+/// Returns arguments that record one aborted packet, all packets before it, and packets of a short time after it.
 fn around_aborted<'a>(interface: &'a str, file: &'a str) -> Vec<&'a str> {
     let event = ["--on-verdict", "aborted", "--trigger-count", "1"];
     let times = ["--pre-trigger", ALWAYS, "--post-trigger", "1s"];
@@ -160,7 +160,7 @@ fn stopped_reader_keeps_the_packets_around_an_event() {
     assert_eq!(comments(&Contents::read(&file))[0].0, 500);
 }
 
-/// A pipe's reader may get the packets before an event long after the event's time: none of them is discarded.
+/// A pipe's reader may read the packets before an event long after the event. None of the packets is discarded.
 #[test]
 fn pipe_that_is_read_late_gets_the_packets_around_an_event() {
     let Some(lab) = Lab::open() else { return };
@@ -179,7 +179,7 @@ fn pipe_that_is_read_late_gets_the_packets_around_an_event() {
     assert_eq!(comments(&contents)[0].0, 3000);
 }
 
-/// An event in the last moment counts.
+/// An event right before the end of the capture counts.
 #[test]
 fn signal_right_before_the_end_is_an_event() {
     let Some(lab) = Lab::open() else { return };
@@ -197,7 +197,7 @@ fn signal_right_before_the_end_is_an_event() {
     assert_eq!(packets_in(&file), 100);
 }
 
-/// Packets before an event that the disk refuses are lost, rather than "not kept".
+/// Packets before an event for which the disk has no space count as lost, not as "not kept".
 #[test]
 fn disk_too_small_for_the_packets_before_an_event_loses_them() {
     let Some(lab) = Lab::open() else { return };
@@ -238,7 +238,7 @@ fn event_after_the_time_of_the_previous_one_is_another() {
     assert_eq!(comments(&Contents::read(&file)).len(), 3);
 }
 
-/// Further events among the written packets are marked too.
+/// Further events among the written packets are also marked.
 #[test]
 fn trigger_expression_sees_more_than_is_written() {
     let Some(lab) = Lab::open() else { return };

@@ -1,5 +1,5 @@
-//! Programs with added hooks behave as before: the same verdicts and the same bytes, packet by packet, in the kernel's
-//! test runs.
+//! Programs with added hooks behave as before: in the kernel's test runs, each packet has the same verdict and the same
+//! bytes.
 
 mod foreign;
 
@@ -13,14 +13,14 @@ use trawl_program::load::{Program, Source};
 use trawl_sys::Error;
 use trawl_tests::{programs, root_or_skip};
 
-/// Packets for each program.
+/// Number of packets for each program.
 const PACKETS: u64 = 400;
-/// Programs without space for hooks, or without an exit for one: separate tests cover them.
-const APART: [&str; 5] = ["overcrowded", "jump_below", "step_5", "thrown", "enormous"];
+/// Programs without space for hooks, or without an exit for one. Separate tests cover them.
+const NOT_TAPPABLE: [&str; 5] = ["overcrowded", "jump_below", "step_5", "thrown", "enormous"];
 /// Programs that older kernels refuse even without hooks.
 const NEWER: [&str; 5] = ["newest", "arena", "may_end", "own_objects", "counted_otherwise"];
 const GUARD_IN_ARENA: &str = "xdp_guard";
-/// Verdict of the programs that stand in for a capture's, next to their slot.
+/// Base of the verdicts of the programs that stand in for a capture's; each adds its slot.
 const SEEN: u32 = 1000;
 
 /// Pseudo-random numbers, the same in each run.
@@ -87,7 +87,7 @@ fn programs_of(name: &str, bytes: &[u8]) -> Vec<String> {
     source.programs().into_iter().map(|one| one.name).collect()
 }
 
-/// Runs both over the same packets.
+/// Runs both programs over the same packets, and compares their results.
 fn assert_same(what: &str, original: &Program, tappable: &Program) {
     let mut numbers = Numbers(0x7472_6177_6c21);
     for packet in 0..PACKETS {
@@ -98,7 +98,7 @@ fn assert_same(what: &str, original: &Program, tappable: &Program) {
             (Ok(expected), Ok(found)) => {
                 assert_eq!(found, expected, "{what}, packet {packet}: {frame:02x?}");
             }
-            // Longer than the maximum of a program without fragments, or of this kernel's test run.
+            // Both fail if the frame is longer than the maximum of a program without fragments, or of the test run.
             (Err(expected), Err(found)) => {
                 assert_eq!(found.raw_os_error(), expected.raw_os_error(), "{what}");
             }
@@ -192,7 +192,7 @@ fn programs_of_different_shapes_behave_as_before() {
     let mut checked = 0;
     for (name, bytes) in programs::PROGRAMS {
         for program in programs_of(name, bytes) {
-            if APART.iter().any(|one| program.starts_with(one)) {
+            if NOT_TAPPABLE.iter().any(|one| program.starts_with(one)) {
                 continue;
             }
             if NEWER.contains(name) && load(name, bytes, &program, false).is_err() {
@@ -215,7 +215,7 @@ fn bundled_programs_behave_as_before() {
     let mut checked = 0;
     for (name, bytes) in bundled {
         for program in programs_of(name, bytes) {
-            // The guard has two programs: one is for kernels with arenas.
+            // One of the guard's two programs is for kernels with arenas.
             if *name == GUARD_IN_ARENA && load(name, bytes, &program, false).is_err() {
                 println!("{program} is not for this kernel");
                 continue;
@@ -248,7 +248,7 @@ fn assert_not_tappable(error: &Error, words: &[&str]) {
     assert_eq!(error.how_to_fix(), Some("load it without --tappable"));
 }
 
-/// An exit by an exception meets no hook; its verdict is the same.
+/// An exit by an exception runs no hook, which is reported, and has the same verdict.
 #[test]
 fn exits_by_exceptions_are_reported() {
     if !root_or_skip() {
@@ -260,8 +260,8 @@ fn exits_by_exceptions_are_reported() {
         return;
     };
     let tappable = load(name, bytes, name, true).unwrap_or_else(|e| panic!("{e}"));
-    let told = tappable.notices();
-    assert!(told.len() == 1 && told[0].contains("thrown throws exceptions"), "{told:?}");
+    let reported = tappable.notices();
+    assert!(reported.len() == 1 && reported[0].contains("thrown throws exceptions"), "{reported:?}");
     assert_same(name, &original, &tappable);
 }
 
@@ -275,9 +275,9 @@ fn jumps_through_maps_filled_later_are_reported() {
         let program = load(name, bytes, name, true).unwrap_or_else(|e| panic!("{e}"));
         program.notices().to_vec()
     };
-    let told = notices("filled_later");
-    assert!(told.len() == 1 && told[0].contains("filled_later") && told[0].contains("later"), "{told:?}");
-    // All slots of this one lead to programs of the same object, which have the hooks too.
+    let found = notices("filled_later");
+    assert!(found.len() == 1 && found[0].contains("filled_later") && found[0].contains("later"), "{found:?}");
+    // All slots of this map lead to programs of the same object, which also have hooks.
     assert_eq!(notices("tail_calls"), Vec::<String>::new());
 }
 
@@ -287,7 +287,7 @@ fn stack_too_deep_for_a_jump_is_refused() {
         return;
     }
     let load = |name: &str, tappable| load(name, programs::object(name), name, tappable);
-    // The deeper ones are too deep for older kernels even without hooks.
+    // Older kernels refuse the deeper stacks even without hooks.
     let deepest = ["jump_below_240", "jump_below_224", "jump_below_192"]
         .into_iter()
         .find(|name| load(name, false).is_ok())
@@ -296,7 +296,7 @@ fn stack_too_deep_for_a_jump_is_refused() {
     assert_not_tappable(&error, &[deepest, "with hooks inserted", "stack"]);
 }
 
-/// With hooks it is verified instruction by instruction, as without.
+/// A program near the verifier's limit is accepted, because the hooks add few instructions to verify.
 #[test]
 fn program_near_the_verifiers_limit_is_accepted() {
     if !root_or_skip() {

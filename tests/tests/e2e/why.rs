@@ -1,4 +1,4 @@
-//! `trawl why`: rows that add up, counters that equal the account, advice.
+//! `trawl why`: rows add up, counters equal the account, and advice names the cause.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::process::Command;
@@ -96,30 +96,29 @@ fn advice_names_the_dropping_object() {
     let legacy = ["netns", "exec", name, "iptables-legacy", "-t", "raw"];
     let rule = ["-A", "PREROUTING", "-p", "udp", "-j", "DROP"];
     let added = Command::new("ip").args(legacy).args(rule).output().unwrap();
-    match added.status.success() {
-        true => {
-            let expected = format!("ip netns exec {name} iptables-legacy -t raw -vnL PREROUTING");
-            assert_eq!(advice("NETFILTER_DROP"), expected);
-            inside("iptables-legacy -t raw -F PREROUTING");
-        }
-        false => skip("the kernel has no iptables of the older kind"),
+    if added.status.success() {
+        let expected = format!("ip netns exec {name} iptables-legacy -t raw -vnL PREROUTING");
+        assert_eq!(advice("NETFILTER_DROP"), expected);
+        inside("iptables-legacy -t raw -F PREROUTING");
+    } else {
+        skip("the kernel has no iptables of the older kind");
     }
     if let Some(link) = shoots(&lab.pair.b, program::ATTACH_TCX_INGRESS) {
-        let told = advice("TC_INGRESS");
-        assert!(told.starts_with("tc program shoots (id "), "{told}");
+        let given = advice("TC_INGRESS");
+        assert!(given.starts_with("tc program shoots (id "), "{given}");
         let capture = format!("trawl capture --tap tc -i {name}:veth0 -Q in");
-        assert!(told.ends_with(&capture), "{told}");
+        assert!(given.ends_with(&capture), "{given}");
         drop(link);
     }
     let receiver = lab.receiver();
     trawl(&["xdp", "load", &receiver, "drop", "--mode", "skb"]);
-    let told = advice("XDP");
+    let given = advice("XDP");
     trawl(&["xdp", "unload", &receiver]);
-    assert!(told.starts_with("XDP program trawl_drop (id "), "{told}");
-    assert!(told.contains(&format!("trawl xdp stats {receiver}")), "{told}");
+    assert!(given.starts_with("XDP program trawl_drop (id "), "{given}");
+    assert!(given.contains(&format!("trawl xdp stats {receiver}")), "{given}");
     // A capture sees verdicts of a program without a hook only if the kernel allows tracing programs.
     let is_traced = trawl_bpf::probe::KernelFeature::Fexit.probe().is_supported();
-    assert_eq!(told.contains("--verdict drop,aborted"), is_traced, "{told}");
+    assert_eq!(given.contains("--verdict drop,aborted"), is_traced, "{given}");
 }
 
 /// Returns a counter of `nstat` in b's namespace.
@@ -137,7 +136,7 @@ fn counter<'v>(report: &'v Value, name: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no {name} in {report}"))
 }
 
-/// Full receive buffers are rows, full accept queues counters alone; both equal nstat's differences.
+/// Full receive buffers are rows, and full accept queues only counters. Both equal the differences of nstat.
 #[test]
 fn receive_buffers_and_accept_queues_match_nstat() {
     let Some(lab) = Lab::open() else { return };
@@ -159,7 +158,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     long[38..42].copy_from_slice(&[0x05, 0x56, 0, 0]);
     sum_up(&mut long);
     lab.send_long(&vec![long; 1000]);
-    // Two are accepted; of the others the kernel drops the first segments.
+    // Two connections are accepted. The kernel drops the first segments of the others.
     let connections = run_in(&lab.pair.a.namespace, || {
         let connect = |_| {
             let one = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None);
@@ -171,7 +170,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     });
     wait_until("both have overflowed", || names.iter().zip(before).all(|(name, before)| nstat(&lab, name) > before));
     drop(connections);
-    // On a slow machine a last segment may be dropped between the command's reading and nstat's.
+    // On a slow machine, another segment may be dropped between the command's reading of the counters and nstat's.
     let least = names.map(|name| nstat(&lab, name));
     why.signal(Signal::INT);
     let done = why.wait();
@@ -198,7 +197,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     drop((socket, listener));
 }
 
-/// Stores the checksum of the IP header in the header.
+/// Stores the checksum of the IPv4 header in it.
 fn sum_up(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks_exact(2);
@@ -272,7 +271,7 @@ fn text_names_reason_function_and_flows() {
     assert!(done.stderr.ends_with("trawl: 3 packets dropped\n"), "{}", done.stderr);
 }
 
-/// Also of other kernels than the tests' own, in the virtual machine.
+/// Every reason of the running kernel has advice. The virtual machine runs this test on other kernels.
 #[test]
 fn every_reason_of_the_kernel_has_advice() {
     let table = include_str!("../../../crates/explain/src/why/advice.txt").lines();
@@ -305,13 +304,13 @@ fn wrong_usage_is_reported() {
 fn while_running(lab: &Lab, namespace: &str, traffic: impl FnOnce()) -> Value {
     let why = Running::start(&["why", "--netns", namespace, "--json"], "looking");
     traffic();
-    // A certain drop, which is recorded after all others.
+    // This packet is always dropped, and recorded after all others.
     lab.send_long(&[lab.udp(9)]);
     why.signal(Signal::INT);
     serde_json::from_str(&why.wait().stdout).expect("JSON")
 }
 
-/// Of processes that lived for milliseconds, a row names the one with the most packets and counts the others.
+/// A row names the process with the most packets, even if it lived for milliseconds, and counts the other processes.
 #[test]
 fn row_names_most_frequent_process() {
     let Some(lab) = Lab::open() else { return };
@@ -351,7 +350,8 @@ fn inside(namespace: &str, command: &[&str]) -> Command {
     all
 }
 
-/// Raw sockets read clones of replies, and their filters reject each other's; the kernel frees the originals.
+/// Answered pings are no losses, although raw sockets read clones of the replies, reject each other's, and the kernel
+/// frees the originals.
 #[test]
 fn answered_pings_are_no_losses() {
     let Some(lab) = Lab::open() else { return };
@@ -392,7 +392,7 @@ fn connections_and_their_ends_are_no_losses() {
             let (mut server, _) = listener.accept().expect("a connection");
             use std::io::{Read, Write};
             server.write_all(b"hello").expect("an answer");
-            // The sides close first in turn; in every third round by a reset, with data unread.
+            // Client and server alternate in closing first. In every third round, unread data causes a reset.
             let mut answer = [0; 5];
             if round % 3 != 0 {
                 client.read_exact(&mut answer).expect("the answer");
@@ -435,8 +435,8 @@ fn commands(advice: &str) -> Vec<String> {
     commands.map(str::to_owned).collect()
 }
 
-/// Runs each command of an advice as given; captures end on their own.
-fn walk(advice: &str) {
+/// Runs each command of an advice as given. Captures end on their own.
+fn run_commands(advice: &str) {
     let all = commands(advice);
     assert!(!all.is_empty(), "no command in: {advice}");
     for command in all {
@@ -468,11 +468,11 @@ fn advice_about_xdp_programs_can_be_followed() {
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
         let advice = row(&report, "XDP")["advice"].as_str().expect("advice").to_owned();
-        walk(&advice);
+        run_commands(&advice);
         succeeds(unload);
         advice
     };
-    // In skb mode programs see socket buffers, whose drops have rows.
+    // In skb mode, programs see socket buffers, whose drops have rows.
     let guard = advice(&["guard", "load", &place, "--mode", "skb"], &["guard", "unload", &place]);
     assert!(guard.contains("rule 1 (deny --proto udp --port 9)"), "{guard}");
     assert!(guard.contains("trawl guard list --netns"), "{guard}");
@@ -487,7 +487,7 @@ fn protocol_without_a_handler_has_advice() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     let mut frame = lab.udp(9);
-    // IP in IP, with the matching header checksum.
+    // The protocol becomes IP in IP, with the matching header checksum.
     frame[23] = 4;
     frame[24..26].copy_from_slice(&[0, 0]);
     let sum: u32 = frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
@@ -501,5 +501,5 @@ fn protocol_without_a_handler_has_advice() {
     let reason = if tunnel { "NOT_SPECIFIED" } else { "IP_NOPROTO" };
     let advice = row(&report, reason)["advice"].as_str().expect("advice").to_owned();
     assert!(advice.contains("type ipip"), "{advice}");
-    walk(&advice);
+    run_commands(&advice);
 }

@@ -54,25 +54,25 @@ fn advice_depends_on_the_kind_of_program() {
     ] {
         succeeds(&load.split(' ').collect::<Vec<_>>());
         let place_alone = ["-i", &place, "--tap", "tailcall"];
-        let told = advice(&place_alone);
-        assert_eq!(told, expected);
-        // The namespace may be separate from the interface: the advised command needs it too.
+        let given = advice(&place_alone);
+        assert_eq!(given, expected);
+        // If the namespace is given separately from the interface, the advised command still names it.
         let (namespace, name) = place.split_once(':').expect("both");
         let apart = ["-i", name, "--netns", namespace, "--tap", "tailcall"];
         assert_eq!(advice(&apart), expected);
-        follow(&lab, &told);
+        follow(&lab, &given);
         only_program(&place);
         succeeds(&["xdp", "unload", &place, "--all", "--yes"]);
     }
-    // Another tool's program, whose file only the user knows.
+    // Only the user knows the file of another tool's program.
     let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);
-    let told = advice(&["-i", &place, "--tap", "tailcall"]);
+    let given = advice(&["-i", &place, "--tap", "tailcall"]);
     let expected = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
-    assert_eq!(told, expected);
-    follow(&lab, &told.replace("FILE.o", &chosen));
+    assert_eq!(given, expected);
+    follow(&lab, &given.replace("FILE.o", &chosen));
 }
 
-/// The other programs of a chain stay.
+/// The first program of a chain is reloaded, and the other programs stay.
 #[test]
 fn first_program_of_a_chain_is_reloaded() {
     let Some(lab) = Lab::open() else { return };
@@ -80,17 +80,17 @@ fn first_program_of_a_chain_is_reloaded() {
     let (place, chosen) = (lab.receiver(), object_file(&lab, "chosen"));
     succeeds(&["xdp", "load", &place, &chosen]);
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
-    let told = advice(&["-i", &place, "--tap", "tailcall"]);
-    assert!(told.contains(&format!("&& trawl xdp unload {place} ")), "{told}");
+    let given = advice(&["-i", &place, "--tap", "tailcall"]);
+    assert!(given.contains(&format!("&& trawl xdp unload {place} ")), "{given}");
     // Programs behind a dispatcher have no hooks, and captures need none.
     if trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
         return;
     }
-    follow(&lab, &told);
+    follow(&lab, &given);
     assert_eq!(programs_on(&place).len(), 2);
 }
 
-/// A capture without --tap records the packets that the program passes, and says what it does not see.
+/// A capture without --tap records the packets that the program passes, and reports which packets it does not see.
 #[test]
 fn default_capture_records_behind_a_program_that_cannot_be_traced() {
     let Some(lab) = Lab::open() else { return };
@@ -109,7 +109,7 @@ fn default_capture_records_behind_a_program_that_cannot_be_traced() {
     let expected = format!("{place}: using tap packet: packets that the XDP program drops are not seen: cannot look");
     let said = finished.stderr;
     assert!(said.contains(&expected) && said.contains("--tappable"), "{said}");
-    // What only the program shows is refused.
+    // A capture of both ends of the program is refused.
     let refused = trawl(&["capture", "-i", &place, "--at", "both"]);
     assert_eq!(refused.status.code(), Some(1));
 }

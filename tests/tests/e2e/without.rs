@@ -74,7 +74,7 @@ fn capture_needs_no_bpf_file_system() {
 #[test]
 fn loading_a_program_mounts_a_bpf_file_system() {
     let Some(lab) = Lab::open() else { return };
-    // The mount ends with its last process, and the program with the mount.
+    // The mount ends with its last process, which also unloads the program.
     let script = "$TRAWL xdp load veth0 drop || exit 1\n\
                   mountpoint /sys/fs/bpf || exit 2\n\
                   ip -j -d link show dev veth0 | jq .[0].xdp.prog.id || exit 3\n\

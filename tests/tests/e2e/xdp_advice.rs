@@ -1,4 +1,5 @@
-//! Kernel refusals come with the line of the source and with a fix, besides the verifier's log.
+//! Errors about programs that the kernel refuses have the line of the source and a fix, in addition to the verifier's
+//! log.
 
 use trawl_tests::Lab;
 use trawl_tests::args;
@@ -10,7 +11,7 @@ use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
 fn mistakes_are_reported_with_a_fix() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), object_file(&lab, "refused"));
-    // The program, a part of the reported line, and a part of the advice.
+    // Each case has the program, a part of the reported line, and a part of the advice.
     let cases = [
         ("beyond_the_end", "ethernet->h_proto", "> data_end"),
         ("checked_too_early", "verdict_of(data[3])", "resizes the packet"),
@@ -62,7 +63,7 @@ fn maps_that_differ_from_the_pinned_ones_are_refused() {
     let directory = format!("/sys/fs/bpf/{}-other/deep/er", lab.pair.b.name);
     let pin = format!("{directory}/calls");
     let load = args!("xdp load {place} {file} --prog several_third --pin-maps {directory}");
-    // Missing directories are made, and removed with it.
+    // Missing directories are created, and removed with the program.
     succeeds(&load);
     assert!(std::path::Path::new(&pin).exists());
     succeeds(&["xdp", "unload", &place]);

@@ -1,5 +1,5 @@
 //! Chains by libxdp's protocol: libxdp's own tools find, change and keep trawl's chains, and vice versa. They need
-//! programs that replace functions of others, which not every kernel lets root load.
+//! programs that replace functions of others, which some kernels refuse even to root.
 
 use serde_json::Value;
 use trawl_lab::PairOptions;
@@ -40,7 +40,7 @@ impl Chain {
         succeeds(&[&arguments[..], more].concat());
     }
 
-    /// Returns the members that a packet meets, in order.
+    /// Checks the members that a packet meets, in order.
     #[track_caller]
     fn way_of_a_packet(&self, expected: u64) {
         let trail = || number_at(&format!("{}/trail", self.maps));
@@ -79,7 +79,7 @@ fn members_run_by_priority_until_a_verdict_ends_the_chain() {
     chain.way_of_a_packet(3);
     chain.load("copes_with_fragments", &["--prio", "40"]);
     chain.load("passes", &["--prio", "20"]);
-    // This one's file sets an early priority, and continues after a drop.
+    // The file of this program sets an early priority, and continues the chain after a drop.
     chain.load("drops_and_goes_on", &[]);
     let members = programs_on(&chain.place);
     assert_eq!(names(&members), ["drops_and_goes_on", "passes", "drops", "copes_with_fragments"]);
@@ -195,7 +195,7 @@ fn chain_has_at_most_ten_members() {
     fails(&args!("xdp load {} {} --prog drops", chain.place, chain.members), 1, &["10 programs", "trawl xdp unload"]);
     let before = programs_on(&chain.place);
     assert_eq!(before.len(), 10);
-    // One program replaces all.
+    // One program can replace all members.
     chain.load("drops", &["--replace"]);
     chain.way_of_a_packet(3);
     for one in &before {
@@ -254,7 +254,7 @@ fn bundled_programs_join_a_chain_by_priority() {
     };
     let place = chain.place.as_str();
     chain.load("passes", &["--prio", "20"]);
-    // Without a priority they require the interface for themselves.
+    // Without a priority, the bundled programs require an interface without other programs.
     let said = ["libxdp's protocol", "--prio N", "--replace"];
     fails(&["xdp", "load", place, "drop"], 1, &said);
     let hooks = ["hooks cannot join", "without hooks", "--program NAME", "--replace"];
@@ -275,7 +275,7 @@ fn bundled_programs_join_a_chain_by_priority() {
     succeeds(&["xdp", "unload", place, &drops.to_string()]);
     wait_unloaded(drops);
     chain.way_of_a_packet(12);
-    // A map of targets is filled before the program gets a packet.
+    // The map of targets is filled before the program gets a packet.
     let to = chain.interface();
     succeeds(&["xdp", "load", place, "redirect", "--to", to, "--by", "devmap", "--prio", "95"]);
     chain.way_of_a_packet(12);
@@ -290,7 +290,7 @@ fn bundled_programs_join_a_chain_by_priority() {
 /// Programs after the guard and the balancer in a chain, or before both, whose priorities are 10 and 20.
 const MIXED: [(&str, &str); 7] = [
     ("trawl_pass", "pass"),
-    // It adds metadata.
+    // This program adds metadata.
     ("metadata", "FILE --prog metadata"),
     ("trawl_drop", "drop"),
     ("trawl_aborted", "aborted"),

@@ -11,8 +11,8 @@ use trawl_tests::{Lab, args, binary, tools_or_skip, wait_until};
 
 /// Calls that change something, or begin a thread that does so in another namespace.
 const CALLS: &str = "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?clone3";
-/// Most ioctl calls only query a device: of this many in a row, one is chosen.
-const QUESTIONS: usize = 3;
+/// Most ioctl calls only query a device, so one of this many consecutive calls is chosen.
+const QUERIES: usize = 3;
 
 /// Returns the settings that programs change on the other end.
 fn settings(lab: &Lab) -> Vec<bool> {
@@ -22,8 +22,9 @@ fn settings(lab: &Lab) -> Vec<bool> {
     all.map(|one| one.is_some_and(|one| one)).into()
 }
 
-/// Returns the calls at which a command is killed: each that changes something, and the first of consecutive ones that
-/// begin a thread. Other tests' pins change their number a little; then the kill is slightly off.
+/// Returns the calls at which a command is killed: each call that changes something, and the first of consecutive calls
+/// that begin a thread. Other tests' pins may change the number of calls, so that a kill may come slightly earlier or
+/// later.
 fn moments(calls: &[Call]) -> Vec<&Call> {
     let changes = |call: &&Call| {
         let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "LINK_"];
@@ -31,15 +32,15 @@ fn moments(calls: &[Call]) -> Vec<&Call> {
     };
     let mut moments: Vec<&Call> = calls.iter().filter(changes).collect();
     moments.dedup_by(|one, before| one.name == "clone3" && before.name == "clone3");
-    let mut questions = 0;
+    let mut queries = 0;
     moments.retain(|call| {
-        questions += usize::from(call.name == "ioctl");
-        call.name != "ioctl" || questions % QUESTIONS == 0
+        queries += usize::from(call.name == "ioctl");
+        call.name != "ioctl" || queries % QUERIES == 0
     });
     moments
 }
 
-/// Runs a command repeatedly, killed at another of its calls each time.
+/// Runs a command repeatedly, and kills it at a different call each time.
 fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
     let as_it_was = settings(lab);
     let trawl = binary::path().to_str().expect("plain");

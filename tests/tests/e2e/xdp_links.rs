@@ -18,7 +18,7 @@ fn linked(program: &Plain, station: &Station) -> OwnedFd {
     attached.expect("a link")
 }
 
-/// Both ends have the same number in a lab, and the same program in this test.
+/// Interfaces with the same number and the same program are distinguished: in a lab, both ends have the same number.
 #[test]
 fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
     let Some(lab) = Lab::open() else { return };
@@ -43,7 +43,7 @@ fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
     drop(on_b);
 }
 
-/// The other interface's link looks like one of this interface, which has none.
+/// The link of the other interface, which has the same number, is not mistaken for a link of this interface.
 #[test]
 fn netlink_program_is_not_taken_for_another_namespaces_link() {
     let Some(lab) = Lab::open() else { return };

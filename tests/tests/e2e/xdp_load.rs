@@ -1,4 +1,4 @@
-//! Loaded programs stay until they are unloaded, and leave nothing then.
+//! Loaded programs stay until they are unloaded, and then leave nothing.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn loaded_program_runs_until_it_is_unloaded() {
     fails(&["xdp", "unload", &place], 1, &["no XDP program"]);
 }
 
-/// One of them could not even be loaded with the others.
+/// Optional programs of an object, one of which the kernel refuses, are not loaded with the others.
 #[test]
 fn optional_programs_are_not_loaded_with_the_others() {
     let Some(lab) = Lab::open() else { return };
@@ -59,7 +59,7 @@ fn programs_are_found_however_the_namespace_is_entered() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (station, file) = (&lab.pair.b, object_file(&lab, "several"));
-    // ip netns exec hides the real /sys behind one without a BPF file system.
+    // `ip netns exec` mounts another /sys, without a BPF file system, over the real one.
     let trawl = binary::path().to_str().expect("plain");
     let inside = ["netns", "exec", &station.name, trawl, "xdp"];
     let name = station.interface.as_str();
@@ -72,7 +72,7 @@ fn programs_are_found_however_the_namespace_is_entered() {
     assert!(Path::new(&maps).join("calls").exists());
     // Printed paths are valid in every process.
     assert!(!shown.contains("/proc/"), "{shown}");
-    // Unloaded from the third kind of environment.
+    // The program can also be unloaded from outside the namespace.
     succeeds(&["xdp", "unload", name, "--netns", &station.name]);
     assert!(!Path::new(&maps).exists());
     all_gone(&lab, &[program], &[]);
@@ -105,7 +105,7 @@ fn program_is_replaced_only_on_request() {
     let _clean = CleanUp::of(&lab);
     let (place, station) = (lab.receiver(), &lab.pair.b);
     let file = object_file(&lab, "several");
-    // Another tool's program, by netlink.
+    // Another tool has attached a program by netlink.
     let theirs = object_file(&lab, "old_section");
     let object =
         args!("-n {} link set dev {} xdpdrv object {theirs} section xdp_filter", station.name, station.interface);
@@ -123,7 +123,7 @@ fn program_is_replaced_only_on_request() {
     let load = ["xdp", "load", &place, &file, "--prog", "several_first"];
     fails(&load, 1, &["old_section", "--replace", "trawl xdp unload"]);
     assert_eq!(xdp_on(station).expect("still there").0, first);
-    // It is not trawl's, so it has to be named.
+    // trawl did not load the program, so the command must name it.
     fails(&["xdp", "unload", &place], 1, &[&first.to_string(), "--all"]);
     succeeds(&[&load[..], &["--replace"]].concat());
     let second = only_program(&place);
@@ -140,7 +140,7 @@ fn program_is_replaced_only_on_request() {
     all_gone(&lab, &[first, second, last], &[]);
 }
 
-/// A bridge has no native XDP: an attempt in native mode, which comes first, must not end the link of the program in
+/// A bridge has no native XDP. The attempt in native mode, which is made first, must not end the link of the program in
 /// skb mode.
 #[test]
 fn program_of_a_driver_without_native_xdp_is_replaced() {
@@ -213,11 +213,11 @@ fn maps_are_pinned_and_shared_by_name() {
     assert!(shown.contains(&format!("\"id\":{calls},")), "{shown}");
     lab.send(&[frames::silent(64)], 3);
     wait_until("three packets are counted", || number_in(calls) == 3);
-    // The next one continues with the existing contents.
+    // The next program continues with the existing contents.
     succeeds(&[&load[..], &["several_first", "--replace"]].concat());
     assert_eq!(map_of(only_program(&place), "calls"), calls);
     assert!(Path::new(&pin).exists());
-    // On another interface too; the last of them removes the pins.
+    // A program on another interface uses the same maps. The unload of the last program removes the pins.
     let other = lab.sender();
     let _clean_other = CleanUp(other.clone());
     succeeds(&[&["xdp", "load", &other][..], &load[3..], &["several_third"]].concat());
@@ -253,7 +253,7 @@ fn program_arrays_stay_filled() {
     all_gone(&lab, &[&targets[..], &[program]].concat(), &[jumps]);
 }
 
-/// Also arrays that are reached through others only.
+/// Program arrays that can only be reached by jumps through other arrays also stay filled.
 #[test]
 fn program_arrays_reached_by_jumps_stay_filled() {
     let Some(lab) = Lab::open() else { return };
@@ -261,7 +261,7 @@ fn program_arrays_reached_by_jumps_stay_filled() {
     let (place, file) = (lab.receiver(), object_file(&lab, "onwards"));
     for more in [&[][..], &["--tappable"]] {
         let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
-        // Behind a dispatcher, a jump to the program's replaced function is impossible.
+        // Behind a dispatcher, the program replaces a function, and a jump to it is impossible.
         if more.is_empty() && trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
             fails(&load, 1, &["onwards", "dispatcher", "--tappable"]);
             continue;
@@ -288,11 +288,11 @@ fn leftovers_of_a_vanished_interface_are_removed() {
     let pins = pins_of(station);
     assert!(Path::new(&pins).is_dir());
     run("ip", &["-n", &station.name, "link", "del", &station.interface]);
-    // A program on its own is recognised by its link, one behind a dispatcher only by the namespace.
+    // A single program is recognised as a leftover by its link, and one behind a dispatcher only by its namespace.
     if trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
         return;
     }
-    wait_until("nobody else looks through it, and it is cleared away", || {
+    wait_until("no other command holds the leftovers, and they are removed", || {
         succeeds(&["doctor", "--clean"]);
         !Path::new(&pins).exists()
     });
@@ -333,7 +333,7 @@ fn pins_of_a_running_command_are_kept() {
     succeeds(&["xdp", "load", &place, "drop"]);
     let link = status_of(&place)["programs"][0]["link"].to_string();
     let pins = pins_of(&lab.pair.b);
-    // As during a change of the mode: detached and still pinned.
+    // During a change of the mode, a program is detached and still pinned.
     let held = std::fs::File::open(&pins).expect("the directory of the pins");
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     run("bpftool", &["link", "detach", "id", &link]);
@@ -341,13 +341,13 @@ fn pins_of_a_running_command_are_kept() {
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
     assert_eq!(program(), 1, "it is another's to clear away");
     drop(held);
-    wait_until("it is cleared away when nobody works on it any more", || {
+    wait_until("the pins are removed once no command holds them", || {
         succeeds(&["doctor", "--clean"]);
         !Path::new(&pins).exists()
     });
 }
 
-/// `-i` on each of these commands.
+/// Each of these commands also accepts the interface after `-i`.
 #[test]
 fn interfaces_are_accepted_by_i_too() {
     let Some(lab) = Lab::open() else { return };

@@ -1,5 +1,5 @@
-//! Settings of other interfaces that trawl's programs depend on, when these interfaces change: reported by status and
-//! stats, and restored on unload wherever the interface is by then.
+//! Settings of other interfaces on which trawl's programs depend. Status and stats report if the interfaces have
+//! changed, and an unload restores the settings in whichever namespace the interface is at that time.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -27,7 +27,7 @@ impl Elsewhere {
         std::fs::metadata(path).expect("it is there").ino()
     }
 
-    /// Moves the other end of an interface in one of the lab's namespaces here.
+    /// Moves the other end of an interface in one of the lab's namespaces into this namespace.
     fn joined_to(&self, near: &Station) {
         let (name, there) = (near.name.as_str(), self.0.as_str());
         let numbered = ["index", "77"];
@@ -51,7 +51,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Returns whether ethtool shows a feature as on.
+/// Returns true if ethtool shows that a feature is on.
 fn is_on(namespace: &str, interface: &str, feature: &str) -> bool {
     let shown = run("ip", &["netns", "exec", namespace, "ethtool", "-k", interface]);
     let line = shown.lines().find(|line| line.trim().starts_with(feature));
@@ -81,7 +81,7 @@ fn settings_of_a_program_and_their_loss_are_reported() {
     let stats = trawl(&["xdp", "stats", &near]);
     let said = String::from_utf8_lossy(&stats.stderr);
     assert!(stats.status.success() && said.contains("is gone"), "{said}");
-    // A changed feature is another setting.
+    // A feature that was changed back is reported.
     let name = lab.pair.a.interface.as_str();
     run("ip", &args!("netns exec {} ethtool -K {name} tx-checksum-ip-generic on", lab.pair.a.name));
     let text = succeeds(&["xdp", "status", "-i", &near]);
@@ -126,7 +126,7 @@ fn program_moves_with_its_interface() {
     let _clean = CleanUp(moved.clone());
     let program = programs_on(&moved)[0].clone();
     assert_eq!((&program["source"], program["id"].as_u64()), (&"drop".into(), Some(id)));
-    // Reading the namespace that it left removes nothing.
+    // A read-only command in the namespace that the interface left removes nothing.
     succeeds(&["xdp", "status", "--netns", &station.name, &elsewhere.0]);
     let stats = succeeds(&["xdp", "stats", &moved]);
     assert!(stats.contains("drop"), "{stats}");
@@ -162,17 +162,18 @@ fn moved_chain_leaves_nothing() {
     assert!(!std::path::Path::new(&left).exists(), "{left}");
 }
 
-/// The kernel reuses numbers of namespaces. A record of a deleted one does not apply to the next with its number.
+/// The kernel reuses numbers of namespaces. A record of a deleted namespace does not apply to a later one with its
+/// number.
 #[test]
 fn namespace_with_a_reused_number_is_left_alone() {
     const FEATURE: &str = "tx-checksum-ip-generic";
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    // Another process may get the number, or remove the record.
+    // Several attempts are needed, because another process may get the number, or remove the record.
     for attempt in 0..10 {
         let old = Elsewhere::beside(&lab);
         let number = old.number();
-        // The kernel removes a deleted namespace's interfaces later.
+        // The kernel removes a deleted namespace's interfaces with a delay.
         wait_until("the interface of the attempt before is gone", || {
             !output("ip", &["-n", &b.name, "link", "show", "near"]).status.success()
         });

@@ -54,7 +54,7 @@ fn without_symbols(object: &[u8]) -> Vec<u8> {
         let digits = object[at..at + length].iter().rev();
         digits.fold(0, |number, byte| number << 8 | usize::from(*byte))
     };
-    // Offset, size and number of the section headers.
+    // These fields have the offset, the size and the number of the section headers.
     let (headers, size, count) = (number(40, 8), number(58, 2), number(60, 2));
     for header in (0..count).map(|index| headers + index * size) {
         if bytes[header + 4..header + 8] == SYMBOLS {
@@ -106,7 +106,7 @@ fn verifier_refusal_is_shown_with_its_line() {
     all_gone(&lab, &[], &[]);
 }
 
-/// Captures, and trawl itself, find the hooks by the names of their maps.
+/// Maps with the names of hooks are refused, because captures find the hooks by the names of their maps.
 #[test]
 fn maps_named_like_hooks_are_refused() {
     let Some(lab) = Lab::open() else { return };
@@ -115,7 +115,7 @@ fn maps_named_like_hooks_are_refused() {
     let words = ["own_names", "a map named trawl_hook", "another name"];
     fails(&["xdp", "load", &place, &file, "--tappable"], 1, &words);
     all_gone(&lab, &[], &[]);
-    // Without added hooks the names are unambiguous.
+    // Without added hooks, the names are unambiguous.
     succeeds(&["xdp", "load", &place, &file]);
     let programs = programs_on(&place);
     assert_eq!(programs[0]["maps"].as_array().map(Vec::len), Some(2));
@@ -181,7 +181,7 @@ fn driver_without_xdp_falls_back_to_skb_mode() {
     let file = object_file(&lab, "several");
     let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
     fails(&[&load[..], &["--mode", "native"]].concat(), 1, &["native XDP", "--mode skb"]);
-    // By default, it falls back to skb mode.
+    // By default, the load falls back to skb mode.
     let said = succeeds(&load);
     assert!(said.contains("skb mode"), "{said}");
     succeeds(&["xdp", "unload", &place]);
@@ -201,7 +201,7 @@ fn mtu_too_large_for_native_mode_is_refused() {
     let fix = format!("ip netns exec {} ip link set {} mtu", lab.pair.a.name, lab.pair.a.interface);
     fails(&[&load[..], &["several_third"]].concat(), 1, &["MTU", "9000", &fix, "xdp.frags", "--mode skb"]);
     assert_eq!(xdp_on(&lab.pair.b), None);
-    // A program that accepts packets in several pieces.
+    // A program that accepts packets in several pieces can be loaded.
     succeeds(&[&load[..], &["several_second"]].concat());
     assert_eq!(xdp_on(&lab.pair.b).expect("a program").1, "native");
     succeeds(&["xdp", "unload", &place]);
@@ -250,7 +250,7 @@ fn too_few_queues_for_native_mode_are_reported() {
 #[test]
 fn missing_privileges_are_named() {
     let Some(lab) = Lab::open() else { return };
-    // In a directory open to all users, whatever user built it.
+    // The copy is in a directory that all users may read, whichever user built trawl.
     let (copy, file) = (lab.file("trawl"), object_file(&lab, "several"));
     binary::copy(binary::path(), &copy);
     for path in [copy.as_str(), &lab.file(""), &file] {
@@ -268,7 +268,7 @@ fn missing_privileges_are_named() {
     // Reading needs no rights.
     let shown = output("setpriv", &[&nobody[..], &[copy.as_str(), "xdp", "status", "-i", "lo"]].concat());
     assert_eq!(shown.status.code(), Some(0), "{}", String::from_utf8_lossy(&shown.stderr));
-    // But programs visible to root only are not reported as another tool's, or as absent.
+    // Programs that only root can see are reported neither as another tool's nor as absent.
     let _clean = CleanUp::of(&lab);
     succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
     let network = format!("--net=/run/netns/{}", lab.pair.b.name);
@@ -290,7 +290,7 @@ fn missing_privileges_are_named() {
     }
 }
 
-/// The verifier's whole log on request, for refused and for accepted programs.
+/// The verifier's whole log is written on request, for refused and for accepted programs.
 #[test]
 fn whole_verifier_log_is_written_on_request() {
     let Some(lab) = Lab::open() else { return };
@@ -301,7 +301,7 @@ fn whole_verifier_log_is_written_on_request() {
     let load = ["xdp", "load", &place];
     fails(&[&load[..], &[&refused], &options].concat(), 1, &["the verifier refuses it"]);
     let text = std::fs::read_to_string(&log).expect("a log");
-    // Each instruction, and the final count, which the message omits.
+    // The log has each instruction, and the final count, which the message omits.
     for part in [", refused: Permission denied", "0: (", "processed "] {
         assert!(text.contains(part), "{part}: {text}");
     }

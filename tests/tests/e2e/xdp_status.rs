@@ -88,7 +88,7 @@ fn programs_of_other_tools_are_distinguished() {
     assert_eq!(shown["source"], Value::Null);
     assert_eq!(shown["id"].as_u64(), xdp_on(&lab.pair.b).map(|(id, _)| id));
     assert!(shown["link"].is_u64(), "{shown}");
-    // This very process holds the link.
+    // This process holds the link.
     let holder = format!("({})", std::process::id());
     let held = shown["held_by"].as_array().expect("a list");
     assert!(held.iter().any(|one| one.as_str().is_some_and(|one| one.ends_with(&holder))), "{held:?}");
@@ -113,9 +113,9 @@ fn several_interfaces_and_namespaces_are_shown_at_once() {
         let interfaces = all["interfaces"].as_array().expect("a list").clone();
         interfaces.iter().map(|one| one["interface"].as_str().expect("a name").to_owned()).collect()
     };
-    // The requested interfaces, with a program or without.
+    // Requested interfaces are shown with or without a program.
     assert_eq!(shown(&["-i", &lab.sender(), &place]), [lab.sender(), place.clone()]);
-    // The interfaces with a program.
+    // For namespaces, only interfaces with a program are shown.
     assert_eq!(shown(&["--netns", &a.name, &b.name]), std::slice::from_ref(&place));
     assert_eq!(shown(&["--netns", &a.name]), Vec::<String>::new());
     assert!(shown(&["--all-namespaces"]).contains(&place));
@@ -126,7 +126,7 @@ fn several_interfaces_and_namespaces_are_shown_at_once() {
     assert_eq!(program, only_program(&place));
 }
 
-/// A directory is visible to every process: the command that removes the last program would find it in use.
+/// A read-only command creates no directory, because the command that removes the last program would find it in use.
 #[test]
 fn read_only_commands_make_no_directory() {
     if !tools_or_skip(&["strace"]) {
@@ -144,7 +144,7 @@ fn read_only_commands_make_no_directory() {
     assert!(!text.contains("mkdir"), "{text}");
 }
 
-/// With thousands of processes, a command would spend its time on them.
+/// Commands do not search all processes if names suffice, because the search is slow with thousands of processes.
 #[test]
 fn processes_are_not_searched_if_names_suffice() {
     if !tools_or_skip(&["strace"]) {
@@ -160,7 +160,7 @@ fn processes_are_not_searched_if_names_suffice() {
         run("strace", &traced);
         let text = std::fs::read_to_string(&trace).expect("strace wrote it");
         let looks = text.matches("\"/proc/1/ns/net\"").count();
-        // Once for others' leftovers, and once for rules.
+        // The command searches once for leftovers of others, and once for rules.
         assert!(looks <= 2, "{command:?}: {looks} times");
     }
 }
@@ -185,7 +185,7 @@ fn interfaces_of_any_name_are_shown() {
     succeeds(&["xdp", "unload", &place]);
 }
 
-/// Interfaces are listed first and queried then.
+/// An interface that vanishes between the listing and its query is left out.
 #[test]
 fn interface_that_vanishes_meanwhile_is_left_out() {
     let (Some(lab), Some(other)) = (Lab::open(), Lab::open()) else {
@@ -233,7 +233,7 @@ fn watching_ends_with_its_reader() {
     assert_eq!(status.and_then(|status| status.code()), Some(0));
 }
 
-/// Targets of a redirecting program, from the kernel's maps.
+/// The status shows the targets of a redirecting program from the kernel's maps.
 #[test]
 fn redirect_targets_are_shown() {
     let Some(lab) = Lab::open() else { return };
@@ -267,7 +267,7 @@ fn redirect_targets_are_shown() {
     assert_eq!(found[0]["type"], "devmap_hash");
     assert_eq!(interfaces(&found[0]), ["out0", "out1"]);
     assert!(text.contains("devmap_hash targets"), "{text}");
-    // The kernel's current contents, by bpftool.
+    // bpftool shows the same number of targets in the map.
     let map = found[0]["map_id"].as_u64().expect("a number").to_string();
     let theirs = bpftool(&["map", "dump", "id", &map]);
     assert_eq!(theirs.as_array().map(Vec::len), Some(2), "{theirs}");
@@ -279,7 +279,7 @@ fn redirect_targets_are_shown() {
     assert!(target["program"].is_u64() || text.contains("CPU 0 (64 may wait)"), "{text}");
 }
 
-/// iproute2 cannot replace a program that a link holds: the working command is named.
+/// iproute2 cannot replace a program that a link holds, so the status names the command that works.
 #[test]
 fn command_that_removes_a_program_is_named() {
     let Some(lab) = Lab::open() else { return };
@@ -309,7 +309,7 @@ fn command_that_removes_a_program_is_named() {
     }
 }
 
-/// A hook map belongs to the program of one interface.
+/// Doctor lists a hook map only for the interface of its program.
 #[test]
 fn doctor_lists_no_hook_maps_of_other_interfaces() {
     let (Some(one), Some(other)) = (Lab::open(), Lab::open()) else {

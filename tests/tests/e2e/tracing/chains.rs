@@ -12,7 +12,7 @@ use super::lab;
 const FIRST: &str = "traced_passes_to_the_next";
 const SECOND: &str = "traced_drops_the_packet_one";
 
-/// Two programs on the receiving end, by xdp-loader; the first one runs first.
+/// Two programs that xdp-loader has loaded on the receiving end. They run in the order of their names' constants.
 struct Chain<'l> {
     lab: &'l Lab,
 }
@@ -70,7 +70,7 @@ fn programs_of_a_chain_are_seen_under_one_identifier() {
         let verdict = packet.verdict().map(|(_, action)| action);
         by_id.entry(id).or_default().push((packet.interface, verdict));
     }
-    // In, through the first program, through the second, and out with its verdict.
+    // Each packet enters the dispatcher, passes the first program and the second, and leaves with the second's verdict.
     let way = [(0, None), (2, None), (3, Some(2)), (4, None), (5, Some(1)), (1, Some(1))];
     assert_eq!(by_id.len(), 5);
     assert!(by_id.values().all(|seen| *seen == way), "{by_id:?}");
@@ -94,7 +94,7 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
         let contents = Contents::read(&file);
         assert!(contents.packets.iter().all(|one| one.verdict() == Some((2, verdict))));
     }
-    // By default it is the chain as a whole.
+    // By default, the capture observes the chain as a whole.
     let capture = Capture::start(&lab, &fixed);
     lab.send(&[frames::silent(64)], 3);
     let summary = capture.wait().summary_of_success();
@@ -115,7 +115,7 @@ fn error_for_an_unknown_program_lists_the_known_ones() {
     chain.unload();
 }
 
-/// A joining program replaces the dispatcher: a program selected by name stays in sight.
+/// A joining program replaces the dispatcher, and the capture continues to see a program that was selected by name.
 #[test]
 fn joining_program_does_not_end_the_capture() {
     let Some(lab) = chained_lab() else { return };

@@ -1,4 +1,4 @@
-//! Programs that come and go during a capture, and a killed capture.
+//! Programs that are attached and removed during a capture, and a killed capture.
 
 use std::os::fd::AsFd;
 
@@ -44,7 +44,7 @@ fn capture_survives_the_exchange_of_an_unloaded_program() {
     let id = program.id();
     drop(program);
     capture.wait_said(&format!("{DROPS} is no longer attached"));
-    // trawl holds no reference to it.
+    // trawl holds no reference to the program, which the kernel frees.
     wait_unloaded(u64::from(id));
     let _program = Attached::native(FILE, PASSES, &lab.pair.b);
     capture.wait_said(&format!("tracing the XDP program {PASSES}"));

@@ -75,7 +75,7 @@ fn a_program_behind_the_driver_is_seen_at_both_ends() {
     both_ends(|lab| Loaded::skb(Does::Drop, &lab.pair.b).expect("the program"), "skb");
 }
 
-/// Returns the frames as left by the program: with an added tag, the rest moved.
+/// Returns the frames as the program leaves them, with an added tag before the moved rest.
 fn rewritten(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let tag = [0x81, 0x00, 0x00, 0x2a];
     let one = |frame: &Vec<u8>| [&frame[..12], &tag, &frame[12..]].concat();
@@ -88,7 +88,7 @@ fn rewriting_program_is_seen_with_packets_before_and_after() {
     let _program = Attached::native(FILE, REWRITES, &lab.pair.b);
     let file = lab.file("file.pcapng");
     let sent = numbered(10);
-    // A packet that matched at the entry is recorded at the exit, although it no longer matches.
+    // A packet that matches at the entry is recorded at the exit, although the changed packet does not match.
     let filter = ["ether proto 0x88b5"];
     let fixed = ["-i", &lab.receiver(), "--at", "both", "-w", &file];
     let capture = Capture::start(&lab, &[&fixed[..], &filter].concat());
@@ -230,7 +230,7 @@ fn sampling_includes_both_ends_of_a_packet() {
     assert!((20..=22).contains(&summary.recorded), "{summary:#?}");
 }
 
-/// A program may be attached to several interfaces: only packets of the chosen one count.
+/// If a program is attached to several interfaces, only packets of the chosen interface are recorded.
 #[test]
 fn other_interfaces_with_the_same_program_are_left_out() {
     let Some(lab) = lab() else { return };

@@ -1,4 +1,4 @@
-//! Programs that jump to others: a jump skips the function that tracing programs are attached to.
+//! Programs that jump to others. A jump bypasses the function to which tracing programs are attached.
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{object_file, tail_call_exits};
@@ -17,7 +17,7 @@ fn jumping_program_is_seen_with_the_final_verdict() {
     let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
     let file = lab.file("file.pcapng");
     let load = ["xdp", "load", &place, &object, "--prog", "tail_calls"];
-    // As a dispatcher's function, and on its own.
+    // The program runs first as a dispatcher's function, and then on its own.
     for more in [&[][..], &["--tappable", "--replace", "--yes"]] {
         succeeds(&[&load[..], more].concat());
         let both = ["-i", &place, "--tap", "xdp", "--at", "both", "-w", &file];
@@ -63,7 +63,7 @@ fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
         let packets = Contents::read(file).packets;
         packets.iter().map(|one| one.verdict()).collect()
     };
-    // The whole chain's verdict.
+    // The records have the verdict of the whole chain.
     assert_eq!(verdicts(&file), [Some((2, 1)); 3]);
 
     let hooks = ["-i", &place, "-c", "6", "-w", &file, "--tap", "tailcall"];

@@ -24,7 +24,7 @@ fn attached(lab: &Lab, program: &str, mode: &str) -> Attached {
     }
 }
 
-/// Fills a map of the program, in the namespace of the receiving end; returns its id.
+/// Fills a map of the program in the namespace of the receiving end. Returns the map's id.
 fn fill(lab: &Lab, program: &Attached, map: &str, entries: &[(u32, u32)]) -> u32 {
     let id = program.map(map);
     let put = || {
@@ -74,7 +74,7 @@ fn each_target(mode: &str) {
     assert_eq!(said(&lab, 2), ["4", &words]);
     drop(program);
 
-    // For a copy to each target the key makes no difference.
+    // If each target gets a copy, the key makes no difference.
     for key in [3, 9] {
         let program = attached(&lab, "traced_redirects_to_all", mode);
         let map = fill(&lab, &program, "traced_hash", &[(3, target)]);
@@ -127,6 +127,6 @@ fn packets_in_pieces_are_whole_when_sent_to_all_targets() {
     }
     let comments = tshark(&file, &["frame.comment"]);
     let words = format!("redirect to all interfaces of map {map}");
-    let told = comments.iter().filter(|row| row[0] == words).count();
-    assert_eq!(told, 2, "{comments:?}");
+    let found = comments.iter().filter(|row| row[0] == words).count();
+    assert_eq!(found, 2, "{comments:?}");
 }

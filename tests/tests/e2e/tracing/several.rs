@@ -32,11 +32,11 @@ fn programs_of_several_namespaces_are_seen() {
     capture.wait_recorded(14);
     let summary = capture.stop_well();
     summary.assert_all_recorded(14);
-    let told: Vec<(&str, &str, u64)> =
+    let points: Vec<(&str, &str, u64)> =
         summary.interfaces.iter().map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded)).collect();
     let hook = |end: &str, name: &str| format!("xdp {end} {name}");
     assert_eq!(
-        told,
+        points,
         [
             (hook("entry", DROPS).as_str(), "native", 3),
             (hook("exit", DROPS).as_str(), "native", 3),
@@ -68,9 +68,9 @@ fn programs_of_one_name_are_distinguished_and_seen_once() {
     let capture = Capture::start(&lab, &["-i", &place, "--program", "passes", "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(6);
-    // Tracing programs are no members of the chain.
+    // Tracing programs are not members of the chain.
     assert_eq!(programs_on(&place).len(), 2);
-    // The remaining one is not attached to twice.
+    // trawl does not attach a second time to the remaining program.
     succeeds(&["xdp", "unload", &place, &ids[0].to_string()]);
     capture.wait_said("passes is no longer attached");
     lab.send(&[frames::silent(64)], 4);
@@ -80,9 +80,9 @@ fn programs_of_one_name_are_distinguished_and_seen_once() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
     summary.assert_all_recorded(10);
-    let told: Vec<(String, u64)> = summary.interfaces.iter().map(|one| (one.hook.clone(), one.recorded)).collect();
+    let points: Vec<(String, u64)> = summary.interfaces.iter().map(|one| (one.hook.clone(), one.recorded)).collect();
     let hook = |id: u64| format!("xdp exit passes (id {id})");
-    assert_eq!(told, [(hook(ids[0]), 3), (hook(ids[1]), 7)]);
+    assert_eq!(points, [(hook(ids[0]), 3), (hook(ids[1]), 7)]);
 }
 
 #[test]
@@ -136,7 +136,8 @@ fn verdicts_at(file: &str, interface: u32) -> Vec<u64> {
     verdicts.map(|(_, action)| action).collect()
 }
 
-/// It replaces the dispatcher's function, to which nothing can be attached then.
+/// The only program behind a dispatcher is selected. It replaces the dispatcher's function, to which nothing else can
+/// be attached.
 #[test]
 fn only_program_behind_a_dispatcher_is_selected() {
     let Some(lab) = lab() else { return };
@@ -187,16 +188,16 @@ fn chain_in_skb_mode_is_seen_while_it_shrinks_to_one() {
     let drops = programs_on(&place)[1]["id"].to_string();
     succeeds(&["xdp", "unload", &place, &drops]);
     capture.wait_said("xdp_dispatcher is no longer attached");
-    // The deciding program is another one now, with a new entry.
+    // A different program decides after the unload, and its entry is a new point of the capture.
     lab.send(&[frames::silent(64)], 2);
     capture.wait_recorded(22);
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
     summary.assert_all_recorded(22);
-    let told: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
+    let points: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
     assert_eq!(
-        told,
+        points,
         [
             ("xdp entry xdp_dispatcher", 3),
             ("xdp exit xdp_dispatcher", 3),

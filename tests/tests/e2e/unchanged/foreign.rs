@@ -31,17 +31,18 @@ fn objects_in(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the XDP programs of an object; none if it is no BPF object, or has programs of other kinds only.
+/// Returns the XDP programs of an object. Returns none if the file is not a BPF object, or has only programs of other
+/// kinds.
 fn programs_in(name: &str, bytes: &[u8]) -> Vec<String> {
     let source = Source::embedded(name, bytes);
     source.map_or_else(|_| Vec::new(), |source| source.programs().into_iter().map(|one| one.name).collect())
 }
 
-/// Size of a value that a program takes from the clock.
+/// Size of a value that a program reads from the clock.
 const WORD: usize = 8;
 
-/// Runs a program, a second copy of it and the one with hooks over the same packets. What differs between the copies
-/// depends on the time or on chance, and is left out; returns whether anything did.
+/// Runs a program, a second copy of it and the one with hooks over the same packets. Bytes that differ between the
+/// copies depend on the time or on chance, and are not compared. Returns true if any bytes differ.
 fn compare(what: &str, [original, copy, tappable]: [&Program; 3]) -> bool {
     let mut numbers = Numbers(0x7472_6177_6c21);
     let mut varying = BTreeSet::new();
@@ -86,10 +87,8 @@ fn outcome(name: &str, bytes: &[u8], program: &str) -> String {
     match load(name, bytes, program, true) {
         Ok(tappable) => {
             let what = format!("{program} of {name}");
-            match compare(&what, [&original, &copy, &tappable]) {
-                true => "accepted, varies by itself".to_owned(),
-                false => "accepted".to_owned(),
-            }
+            let varies = compare(&what, [&original, &copy, &tappable]);
+            if varies { "accepted, varies by itself".to_owned() } else { "accepted".to_owned() }
         }
         Err(error) => {
             assert!(error.how_to_fix().is_some(), "{program} of {name}: a refusal without advice: {error}");
@@ -119,8 +118,9 @@ fn programs_of_others_behave_as_before() {
             println!("{name}\t{program}\t{}", outcome.replace(['\n', '\t'], " "));
         }
     }
-    match objects.is_empty() {
-        true => skip("no objects of others are installed (the package xdp-tools has some)"),
-        false => assert!(accepted > 0, "none of {} objects has a program that takes hooks", objects.len()),
+    if objects.is_empty() {
+        skip("no objects of others are installed (the package xdp-tools has some)");
+    } else {
+        assert!(accepted > 0, "none of {} objects has a program that accepts hooks", objects.len());
     }
 }

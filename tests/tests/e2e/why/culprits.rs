@@ -18,7 +18,8 @@ use trawl_tests::{Lab, Running, feature_or_skip, wait_until};
 
 use super::{DROPS_5555, nstat, row};
 
-/// Returns the culprits of the row with this reason, while `act` causes it. The kernel notes none: see `rules.rs`.
+/// Returns the culprits of the row with this reason, while `act` causes the drops. No program in the kernel notes the
+/// culprits here; tests of that are in `rules.rs`.
 fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
     let name = &lab.pair.b.name;
     let arguments = ["why", "--netns", name, "--json"];
@@ -28,8 +29,8 @@ fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
     row(&report, reason)["culprits"].clone()
 }
 
-/// The only rule that drops is certain, and so are rules whose counters went up; of several others, any may have
-/// dropped.
+/// The only rule that drops is certain, and so are rules whose counters increased. Several other rules are all named as
+/// possible.
 #[test]
 fn rules_of_nftables_are_named() {
     let Some(lab) = Lab::open() else { return };
@@ -87,7 +88,7 @@ fn qdisc_and_class_are_named() {
     lab.inside("tc class add dev veth0 parent 1: classid 1:10 htb rate 100kbit");
     lab.inside("tc qdisc add dev veth0 parent 1:10 handle 10: pfifo limit 3");
     let found = culprits(&lab, "QDISC_DROP", || {
-        // Its exit status tells of the lost answers.
+        // The status is ignored, because ping fails if answers are lost.
         let flood = format!("ip netns exec {} ping -q -f -c 40 -W 1 -s 1000 {to}", lab.pair.b.name);
         let _ = Command::new("sh").args(["-c", &flood]).stdout(Stdio::null()).status();
     });

@@ -1,6 +1,7 @@
-# Sockets and a tun device that refuse packets: the arguments are the interface and the sender's address. Prints "ready". At the
-# first line it reads, it prints the numbers of a connection to port 4008: the client's port, the next sequence number, its
-# acknowledgement and its time stamp. At the second, it sends datagrams to the tun device and the bridges.
+# Sockets and a tun device that refuse packets: the arguments are the interface and the sender's address. Prints
+# "ready". At the first line it reads, it prints the numbers of a connection to port 4008: the client's port, the next
+# sequence number, its acknowledgement and its time stamp. At the second, it sends datagrams to the tun device and the
+# bridges.
 import ctypes
 import fcntl
 import socket
@@ -25,12 +26,12 @@ try:
     kept[1].setsockopt(6, 14, key)
 except OSError:
     pass
-# A filter that rejects all.
+# This socket has a filter that rejects all packets.
 filtered = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 filtered.bind(("0.0.0.0", 4004))
 code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
 filtered.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(code)))
-# A packet socket that nobody reads, with the smallest buffer.
+# Nobody reads this packet socket, which has the smallest buffer.
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 packets.bind((interface, 3))

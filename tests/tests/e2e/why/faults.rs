@@ -1,4 +1,4 @@
-//! Many planted faults at once: each has the advice about it.
+//! Many planted faults at once, each of which must have advice about it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,7 +13,7 @@ use trawl_tests::{Lab, skip, wait_until};
 
 use super::while_running;
 
-/// The program with the sockets, ended by its standard input.
+/// The program with the sockets, which ends with its standard input.
 struct Sockets {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -50,7 +50,7 @@ impl Sockets {
         assert_eq!(self.go_on(), "sent");
     }
 
-    /// Connects from a.
+    /// Connects from a to port 4008.
     fn connect(&mut self, lab: &Lab) -> Connection {
         let connect = || TcpStream::connect((lab.pair.b.ipv4, 4008));
         let client = run_in(&lab.pair.a.namespace, connect);
@@ -80,7 +80,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns a segment of the client, so much after the next one, with a stamp so much before the last one.
+    /// Returns a segment of the client whose sequence number is `after` bytes beyond the next one, and whose stamp is
+    /// `before` ticks before the last one.
     fn segment(&self, after: u32, before: u32) -> Tcp {
         let stamp = self.stamp.wrapping_sub(before).to_be_bytes();
         Tcp {
@@ -103,7 +104,7 @@ impl Drop for Sockets {
     }
 }
 
-/// Runs `ip` in the namespace of b for each line; false at the first refusal.
+/// Runs each line by `ip netns exec` in the namespace of b. Returns false at the first failure.
 fn prepare(lab: &Lab, lines: &str) -> bool {
     lines.lines().map(str::trim).filter(|line| !line.is_empty()).all(|line| {
         let words = ["netns", "exec", &lab.pair.b.name];
@@ -163,7 +164,7 @@ fn planted_faults_have_their_advice() {
     };
     let vxlan = [&[8, 0, 0, 0, 0, 0, 5, 0][..], &[2; 12], &[8, 6], &[0; 28]].concat();
     let fragment = Ipv4 { more_fragments: true, id: 7, ..ip(other, own) };
-    // The rest of the subnet answers nothing, so that beginning connections wait.
+    // Other addresses of the subnet do not answer, so that connections from them stay half-open.
     let stranger = [other[0], other[1], other[2], 77];
     let unprotected = [other[0], other[1], other[2], 78];
     let protocol = |number, payload: &[u8]| {
@@ -193,7 +194,8 @@ fn planted_faults_have_their_advice() {
             a.ipv4, b.ipv4
         ),
     );
-    // Each fault: was it planted, the frame that meets it, and a part of its advice, or of the name of what dropped it.
+    // Each fault has: true if it could be planted, the frames that it affects, and a part of its advice or of the name
+    // of the object that dropped them.
     let faults = [
         (
             prepare(&lab, "iptables-legacy -A INPUT -p udp --dport 4005 -j DROP"),
@@ -219,7 +221,7 @@ fn planted_faults_have_their_advice() {
         (has_tree, vec![], "blocked by the spanning tree"),
         (bridge(&lab, 2, "", ""), vec![], "the bridge has no port but far2"),
         (
-            // Before it is up, so that it learns no sender.
+            // The port must be locked before it is up, so that it learns no sender.
             bridge(&lab, 3, "", "bridge link set dev far3 locked on learning off"),
             vec![],
             "the bridge's port far3 is locked",
@@ -300,7 +302,7 @@ fn planted_faults_have_their_advice() {
         let planted = faults.iter().filter(|(is_planted, ..)| *is_planted);
         let frames = planted.flat_map(|(_, frames, _)| frames.clone());
         lab.send_long(&frames.chain(connections).collect::<Vec<_>>());
-        // The spanning tree holds the port back for a minute.
+        // The spanning tree blocks the port for a minute.
         if has_tree && prepare(&lab, "ip link set far1 up") {
             wait_until("the port listens", || lab.inside("bridge link show dev far1").contains("state listening"));
         }
@@ -316,9 +318,10 @@ fn planted_faults_have_their_advice() {
         .filter_map(Value::as_str)
         .collect();
     for (is_planted, _, expected) in &faults {
-        match is_planted {
-            true => assert!(advice.iter().any(|advice| advice.contains(expected)), "{expected}: {report:#}"),
-            false => eprintln!("cannot be planted here: {expected}"),
+        if *is_planted {
+            assert!(advice.iter().any(|advice| advice.contains(expected)), "{expected}: {report:#}");
+        } else {
+            eprintln!("cannot be planted here: {expected}");
         }
     }
     let counters = report["counters"].as_array().expect("counters");
@@ -328,11 +331,11 @@ fn planted_faults_have_their_advice() {
     assert!(text.contains("4003 of python3[") && text.contains("tcp_max_syn_backlog"), "{text}");
 }
 
-/// Connection tracking drops packets that its full table has no room for.
+/// Connection tracking drops packets if its table is full.
 #[test]
 fn full_table_of_connections_is_named() {
     if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
-        skip("the limit is that of all namespaces: only a virtual machine of the test's own may lower it");
+        skip("the limit applies to all namespaces: only a virtual machine of the test's own may lower it");
         return;
     }
     let Some(lab) = Lab::open() else { return };

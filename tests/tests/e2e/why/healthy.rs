@@ -1,4 +1,4 @@
-//! Healthy traffic: nothing of it is a loss, whatever reason the kernel frees a packet with.
+//! Healthy traffic has no losses, whatever reasons the kernel gives when it frees packets.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,12 +14,12 @@ use trawl_tests::{Lab, skip, wait_until};
 use super::planted::AtEnd;
 use super::while_running;
 
-/// The packet that `while_running` sends last, and that no socket takes.
+/// The packet that `while_running` sends last, and that no socket receives.
 const LAST: &str = "udp to 9";
 const ROUNDS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asserts that both namespaces lose nothing during this traffic.
+/// Checks that both namespaces lose nothing during this traffic.
 #[track_caller]
 fn is_healthy(lab: &Lab, traffic: impl FnOnce()) {
     let report = while_running(lab, &lab.pair.b.name, traffic);
@@ -42,7 +42,7 @@ fn ping(from: &Station, to: &str) {
     assert!(said.contains(" 0% packet loss"), "{said}");
 }
 
-/// Opens the interface in both namespaces; false if the kernel has no such device.
+/// Opens the interface in both namespaces. Returns false if the kernel has no such device.
 fn pair_of_devices(lab: &Lab, kind: &str, addresses: [&str; 2]) -> bool {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     for ((own, other), address) in [(a, b), (b, a)].into_iter().zip(addresses) {
@@ -68,7 +68,7 @@ fn received(station: &Station, device: &str) -> u64 {
 /// Addresses of a second pair of interfaces, `t1` in both namespaces.
 const SECOND: [&str; 2] = ["10.3.0.1", "10.3.0.2"];
 
-/// Makes that pair; the end in b has an address only if it `is_host`.
+/// Makes the second pair. The end in b has an address only if `is_host` is true.
 fn second_pair(lab: &Lab, is_host: bool) {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     at(b, &format!("ip link add t1 type veth peer name t1 netns {}", a.name));
@@ -81,7 +81,8 @@ fn second_pair(lab: &Lab, is_host: bool) {
     }
 }
 
-/// A device that comes up sends router solicitations, if it carries them, which reach a host that is no router.
+/// Checks traffic through a tunnel. If `solicits` is true, a device that comes up also sends router solicitations,
+/// which reach a host that is no router.
 fn tunnel_is_healthy(kind: &str, addresses: [&str; 2], solicits: bool) {
     let Some(lab) = Lab::open() else { return };
     if !pair_of_devices(&lab, kind, addresses) {
@@ -177,8 +178,8 @@ fn connections_of_both_versions_are_healthy() {
     });
 }
 
-/// A client that closes does not read the server's goodbye, with the lengths of TLS's close_notify. It meets the
-/// client's socket before and after the kernel has replaced it by one in TIME_WAIT.
+/// A client that closes does not read the server's last message, which has the lengths of TLS's close_notify. The
+/// message arrives before or after the kernel has replaced the client's socket by one in TIME_WAIT.
 #[test]
 fn goodbye_to_a_closed_client_is_healthy() {
     let Some(lab) = Lab::open() else { return };
@@ -204,7 +205,7 @@ fn goodbye_to_a_closed_client_is_healthy() {
     });
 }
 
-/// Nobody misses the end of a connection that is gone already.
+/// The end of a connection that the other side has already forgotten is no loss.
 #[test]
 fn ends_of_a_forgotten_connection_are_healthy() {
     let Some(lab) = Lab::open() else { return };
@@ -241,7 +242,7 @@ fn packets_to_groups_and_to_all_are_healthy() {
         });
         let client = client.expect("a namespace");
         for _ in 0..ROUNDS {
-            // No socket is in the other group, and none listens at the other port.
+            // No socket has joined the other group, and none listens at the other port.
             client.send_to(b"x", (other, 7002)).expect("sent");
             client.send_to(b"x", (all, 7003)).expect("sent");
             for to in [group, all] {
@@ -291,7 +292,7 @@ fn vlan_is_healthy() {
             return;
         }
         at(station, &format!("ip addr add {address} dev t0"));
-        // Before Linux 6.12, the device inherits from the one below that it resolves no addresses.
+        // Before Linux 6.12, the device inherits the flag of the device below that disables ARP.
         at(station, "ip link set t0 arp on up");
     }
     is_healthy(&lab, || {
@@ -327,7 +328,7 @@ fn devices_above_another_are_healthy() {
             let said = inside(&format!("ping -c 3 -i 0.05 -W 30 -q {}", SECOND[0]));
             assert!(said.contains(" 0% packet loss"), "{said}");
             let sent = || inside("cat /sys/class/net/t0/statistics/tx_packets");
-            // At layer 3, the device sends nothing but the pings.
+            // At layer 3, the device sends only the pings.
             let least = if kind.ends_with("l3") { 3 } else { 6 };
             wait_until("solicitations and reports", || sent().trim().parse::<u64>().expect("a number") >= least);
         });

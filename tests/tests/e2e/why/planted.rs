@@ -1,4 +1,4 @@
-//! Planted faults: each row, counter and advice names the fault, and nothing else.
+//! Planted faults: each row, counter and advice names exactly the fault.
 
 use std::net::{SocketAddrV4, TcpListener, UdpSocket};
 
@@ -24,7 +24,7 @@ fn advice(row: &Value) -> &str {
     advice.unwrap_or_else(|| panic!("no advice: {row}"))
 }
 
-/// A counter tells what its rule dropped; the only other candidate dropped the rest.
+/// A rule with a counter dropped as many packets as its counter shows, so the only other candidate dropped the rest.
 #[test]
 fn only_remaining_rule_is_named() {
     let Some(lab) = Lab::open() else { return };
@@ -57,7 +57,7 @@ fn only_remaining_rule_is_named() {
     }
 }
 
-/// In a file, an expression leaves out the rules of other packets too.
+/// With an expression, the report from a file also leaves out the rules of other packets.
 #[test]
 fn rules_of_left_out_packets_are_left_out() {
     let Some(lab) = Lab::open() else { return };
@@ -85,7 +85,7 @@ fn rules_of_left_out_packets_are_left_out() {
     assert_eq!(culprits[0]["packets"], 2, "{report}");
 }
 
-/// Flows of a command count in whatever namespace they are dropped, and trawl ends with the command's status.
+/// Drops of a command's flows count in any namespace, and trawl ends with the command's status.
 #[test]
 fn drops_of_a_commands_flows_are_its_own() {
     let Some(lab) = Lab::open() else { return };
@@ -139,14 +139,14 @@ fn refusing_routes_are_told_apart() {
         assert_eq!(rows.len(), 1, "{report}");
         let flow = &rows[0]["flows"][0]["flow"];
         assert_eq!(flow, "udp to 10.99.1.1:53", "{report}");
-        let told = advice(rows[0]);
+        let given = advice(rows[0]);
         let expected = format!("a route of type {kind} ");
-        assert!(told.starts_with(&expected), "{kind}: {told}");
+        assert!(given.starts_with(&expected), "{kind}: {given}");
         lab.inside(&format!("ip route del {kind} 10.99.1.0/24"));
     }
 }
 
-/// The kernel calls a packet with a tag that no interface has another host's.
+/// The kernel drops a packet with a tag that no interface has as another host's packet.
 #[test]
 fn tag_without_an_interface_is_named() {
     let Some(lab) = Lab::open() else { return };
@@ -158,8 +158,8 @@ fn tag_without_an_interface_is_named() {
         [(tagged, "with a VLAN tag that no interface here has"), (foreign, "addressed to another MAC")]
     {
         let report = while_running(&lab, &lab.pair.b.name, || lab.send_long(&[frame]));
-        let told = advice(row(&report, "OTHERHOST"));
-        assert!(told.contains(expected), "{told}");
+        let given = advice(row(&report, "OTHERHOST"));
+        assert!(given.contains(expected), "{given}");
     }
 }
 
@@ -176,7 +176,7 @@ fn port_of_a_closed_client_is_no_missing_service() {
     }
 }
 
-/// netem loses packets on purpose, and like any other queue if it is full.
+/// netem loses packets on purpose, and, like any other queue, if it is full. The advice distinguishes these losses.
 #[test]
 fn losses_of_queues_are_told_apart() {
     let Some(lab) = Lab::open() else { return };
@@ -197,13 +197,13 @@ fn losses_of_queues_are_told_apart() {
         let rows = planted(&report);
         assert!(!rows.is_empty(), "{qdisc}: {report}");
         for row in rows {
-            let told = advice(row);
-            assert!(told.starts_with(expected), "{qdisc}: {row}");
+            let given = advice(row);
+            assert!(given.starts_with(expected), "{qdisc}: {row}");
         }
     }
 }
 
-/// The line of a full accept queue names the port and the process; the kernel counts the same connections twice.
+/// The line about a full accept queue names the port and the process. The kernel counts the same connections twice.
 #[test]
 fn full_accept_queue_names_port_and_process() {
     let Some(lab) = Lab::open() else { return };
@@ -248,7 +248,7 @@ fn full_accept_queue_names_port_and_process() {
     drop(listener);
 }
 
-/// Each advised command reaches a shell with hostile names as single words: none of them creates the file P.
+/// Hostile names in advised commands are single words for a shell, so that none of the commands creates the file P.
 #[test]
 fn hostile_names_are_single_words_of_commands() {
     let Some(lab) = Lab::open() else { return };
@@ -306,7 +306,7 @@ fn hostile_names_are_single_words_of_commands() {
             texts.push(String::from_utf8_lossy(text).into_owned());
         }
     }
-    // A row in the namespace: its interface is down for a neighbour.
+    // The namespace has a row, because the neighbour of its interface is down.
     ip(&["link", "set", "lo", "up"]);
     for end in [device, "y;>P;#"] {
         ip(&["link", "set", end, "up"]);
@@ -331,7 +331,7 @@ fn hostile_names_are_single_words_of_commands() {
         for command in text.lines().flat_map(commands) {
             let shell = std::process::Command::new("/bin/bash")
                 .args(["-c", &command])
-                // No program is found: only the shell itself acts.
+                // The shell finds no programs, so that only the shell itself acts.
                 .env("PATH", "/nowhere")
                 .current_dir(&empty)
                 .output();
@@ -352,7 +352,7 @@ fn commands(line: &str) -> Vec<String> {
     for phrase in phrases.flat_map(|one| one.split(", ")) {
         let phrase = phrase.trim_start_matches("or ").trim_start_matches("trawl: ");
         if programs.iter().any(|program| phrase.starts_with(program)) {
-            // In JSON, a text ends with the command.
+            // In JSON, the command ends at the end of the text.
             let end = phrase.find('"').unwrap_or(phrase.len());
             found.push(phrase[..end].to_owned());
         }

@@ -1,4 +1,5 @@
-//! The rules and policies of nftables that dropped packets, noted by programs in the kernel: no rule has a counter.
+//! The rules and policies of nftables that dropped packets. Programs in the kernel note them, because no rule has a
+//! counter.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use trawl_tests::{Lab, Running, feature_or_skip, trawl};
 
 use super::row;
 
-/// Chains of all kinds; each rule has a port of its own.
+/// Chains of all kinds, whose rules each have a port of their own.
 pub const RULES: &str = "
 table inet f {
     map verdicts {
@@ -93,7 +94,7 @@ pub fn udp6(lab: &Lab, port: u16) -> Vec<u8> {
         .build()
 }
 
-/// Returns the packets of each rule or policy in these reports' rows; all have to be certain.
+/// Returns the packets of each rule or policy in the report's rows, all of which must be certain.
 fn packets_by_rule(report: &Value) -> BTreeMap<String, u64> {
     let rows = report["rows"].as_array().expect("rows").iter();
     let mut found = BTreeMap::new();
@@ -165,7 +166,7 @@ fn every_rule_that_drops_is_named() {
             ("ip6 s in: udp dport 5010 drop", 21),
         ],
     );
-    // The file has them too, and numbers of the chosen packets.
+    // The report from the file also names them, and counts only the chosen packets.
     let read = |expression: &str| -> Value {
         let done = trawl(&["why", &file, "--json", expression]);
         serde_json::from_slice(&done.stdout).expect("JSON")
@@ -191,7 +192,7 @@ fn rules_of_bridges_are_named() {
     );
 }
 
-/// Rules that come and go: their memory is used again, also by other chains.
+/// Rules may be added and removed during a run, although the kernel reuses their memory, also for other chains.
 #[test]
 fn rules_may_change_meanwhile() {
     let Some(lab) = open() else { return };
@@ -225,7 +226,7 @@ fn rules_may_change_meanwhile() {
     let mut sums = BTreeMap::<&str, u64>::new();
     for one in row["culprits"].as_array().expect("culprits") {
         let name = one["name"].as_str().expect("a name");
-        // Rules that are gone have no text.
+        // Removed rules have no text.
         let (_, place) = name.split_once(" of inet ").expect("a rule");
         let (place, text) = place.split_once(": ").unwrap_or((place, ""));
         if let Some(port) = text.strip_prefix("udp dport ") {

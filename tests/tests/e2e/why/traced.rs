@@ -24,7 +24,7 @@ fn start(lab: &Lab, more: &[&str]) -> Running {
     Running::start_without("fexit", &arguments, "looking")
 }
 
-/// Starts it, and returns once a dropped packet to this port has begun the trace.
+/// Starts `trawl why`, and returns once a dropped packet to this port has begun the trace.
 fn start_tracing(lab: &Lab, port: u16, more: &[&str]) -> Running {
     let why = start(lab, more);
     lab.send_long(&[lab.udp(port)]);
@@ -61,7 +61,7 @@ fn rules_of_all_families_are_named() {
     let rules = lab.inside("nft -s list ruleset");
     let file = lab.file("drops.pcapng");
     let why = start_tracing(&lab, 5001, &["--record", &file]);
-    // The rate of marked packets is limited; a burst of 20 is not.
+    // The rate of marked packets is limited, but a burst of 20 is allowed.
     let mut frames = vec![udp6(&lab, 5010)];
     frames.extend([5000, 5000, 5003, 5004, 5005, 5008, 5008, 6000].map(|port| lab.udp(port)));
     lab.send_long(&frames);
@@ -95,7 +95,7 @@ fn rules_of_bridges_are_traced() {
     is_expected(&traced_by_rule(&why.stop().json()), &[("bridge t in: ether type ip udp dport 5002 drop", 2)]);
 }
 
-/// The trace begins after the first packets: their rule is not the one that it finds.
+/// The trace begins after the first packets, so a rule that it finds does not explain them.
 #[test]
 fn traced_rule_explains_its_packets_alone() {
     let Some(lab) = Lab::open() else { return };
@@ -115,14 +115,14 @@ fn traced_rule_explains_its_packets_alone() {
             .unwrap_or_else(|| panic!("no rule for {port}: {report}"))
     };
     assert_eq!((&culprit(5002)["is_certain"], &culprit(5002)["traced"]), (&true.into(), &1.into()));
-    // Some of the first may have come while the trace began.
+    // Some of the first packets may have arrived while the trace began.
     let traced = culprit(5001)["traced"].as_u64().unwrap_or(0);
     assert_eq!(culprit(5001)["is_certain"], traced > 0, "{report}");
     assert_eq!(row["unexplained"], 200 - traced, "{report}");
 }
 
-/// With an expression, traced packets may belong to other rows; rules that match none of the chosen packets are left
-/// out.
+/// With an expression, traced packets may belong to other rows, and rules that match none of the chosen packets are
+/// left out.
 #[test]
 fn chosen_packets_are_not_traced() {
     let Some(lab) = Lab::open() else { return };
@@ -177,14 +177,14 @@ fn few_packets_of_a_flood_are_traced() {
     let found = traced_by_rule(&report);
     assert_eq!(found.len(), 1, "{report}");
     let traced = found["inet f in: udp dport 5002 drop"];
-    // A burst, and 5 s with 200 packets each.
+    // The limits are a burst, and 200 packets per second for 5 s.
     assert!((20..=1100).contains(&traced), "{report}");
     let account = &report["account"];
     let lost = account["lost"].as_u64().expect("a number");
     assert_eq!(account["recorded"], sent + 1 - lost, "{report}");
 }
 
-/// Packets are not traced if counters tell the rules apart, or on request.
+/// Packets are not traced if counters distinguish the rules, or if the user disables tracing.
 #[test]
 fn traces_are_avoided() {
     let Some(lab) = Lab::open() else { return };
