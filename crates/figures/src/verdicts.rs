@@ -148,7 +148,7 @@ impl Verdicts {
 /// Returns the IDs of the bundled programs with counters on an interface.
 fn counted_by_themselves(namespace: Option<Namespace>, interface: &str) -> Result<Vec<u32>> {
     let all = Installed::all(&Site::named(namespace, interface)?)?;
-    let counting = all.iter().filter(|one| ProgramAccount::is_kept_by(one));
+    let counting = all.iter().filter(|one| ProgramAccount::is_available_for(one));
     Ok(counting.map(Installed::id).collect())
 }
 

@@ -1,5 +1,4 @@
-//! The bundled programs with a fixed verdict and those that redirect: from the command's options to a program on an
-//! interface.
+//! Loads the bundled programs that have a fixed verdict or redirect, as the options of a command say.
 
 mod redirect;
 pub mod route;
@@ -59,7 +58,7 @@ pub enum ExitVerdict {
     Drop,
     Pass,
     Aborted,
-    /// Back out of the interface, with the addresses swapped.
+    /// Sends the packet back out of the interface, with the addresses swapped.
     Tx,
 }
 

@@ -64,7 +64,7 @@ pub fn show_alive(programs: &[OwnedFd]) -> Result<OwnedFd> {
 /// Returns true if a program belongs to a capture that ended without removing it.
 pub fn is_left_behind(program: u32) -> Result<bool> {
     let alive = map_of(program, |map| map.name == ALIVE_MAP_NAME)?;
-    let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0)).transpose().map_err(cannot_look)?;
+    let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0)).transpose().map_err(cannot_read_properties)?;
     Ok(holds == Some(None))
 }
 
@@ -73,20 +73,20 @@ fn map_of(program: u32, fits: impl Fn(&MapInfo) -> bool) -> Result<Option<OwnedF
     let Ok(program) = program::open_by_id(program) else {
         return Ok(None);
     };
-    let about = info::program(program.as_fd()).map_err(cannot_look)?;
+    let about = info::program(program.as_fd()).map_err(cannot_read_properties)?;
     if !is_member(&about.name) {
         return Ok(None);
     }
     for id in about.map_ids {
-        let map = map::open_by_id(id).map_err(cannot_look)?;
-        if fits(&map::info(&map).map_err(cannot_look)?) {
+        let map = map::open_by_id(id).map_err(cannot_read_properties)?;
+        if fits(&map::info(&map).map_err(cannot_read_properties)?) {
             return Ok(Some(map));
         }
     }
     Ok(None)
 }
 
-fn cannot_look(error: io::Error) -> Error {
+fn cannot_read_properties(error: io::Error) -> Error {
     Error::os("cannot read the attached program's properties", error)
 }
 

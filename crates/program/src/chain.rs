@@ -21,7 +21,7 @@ use trawl_sys::Result;
 
 use crate::hooks::{ACTIONS, NEXT};
 
-/// In the order of their numbers.
+/// The names of the verdicts, in the order of their numbers.
 pub(crate) const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 /// Verdict of the stub in a dispatcher's empty slot; the chain always continues after it.
 const STUB: u32 = 1 << 31;
@@ -90,7 +90,7 @@ pub fn verdict_by_name(name: &str) -> Option<u32> {
 /// A program's position in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunConfig {
-    /// Lower ones run first.
+    /// Programs with lower priorities run first.
     pub priority: u32,
     /// The verdicts after which the next program runs.
     pub actions: Actions,
@@ -103,12 +103,12 @@ impl RunConfig {
 
     /// Reads the members of the program's structure in that section.
     pub fn from_numbers(numbers: &[(String, u32)]) -> Self {
-        let says_actions = numbers.iter().any(|(name, _)| verdict_by_name(name).is_some());
+        let names_actions = numbers.iter().any(|(name, _)| verdict_by_name(name).is_some());
         let named = numbers.iter().filter(|(_, on)| *on != 0).filter_map(|(name, _)| verdict_by_name(name));
         let priority = numbers.iter().find(|(name, _)| name == "priority");
         Self {
             priority: priority.map_or(Self::DEFAULT_PRIORITY, |(_, number)| *number),
-            actions: if says_actions { named.collect() } else { Actions::DEFAULT },
+            actions: if names_actions { named.collect() } else { Actions::DEFAULT },
         }
     }
 }
@@ -116,7 +116,7 @@ impl RunConfig {
 /// A program's recorded position in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainSeat {
-    /// Lower ones run first; among equals, the one loaded first.
+    /// Programs with lower priorities run first; of several with the same one, the one that was loaded first.
     pub priority: u32,
     /// The verdicts after which the next program runs, as bits.
     pub(crate) actions: u32,
@@ -174,7 +174,7 @@ pub(crate) fn next_map(program: u32) -> Option<OwnedFd> {
     })
 }
 
-/// The kernel's limit.
+/// The kernel's limit on jumps of a packet from program to program.
 pub const MOST_JUMPS: u32 = 33;
 
 /// Captures on one program of a chain.

@@ -173,7 +173,7 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
             Error::failed(what, "it has no type information (BTF), which describes its maps").fix("compile it with -g")
         }
         Some(says) => libbpf_error(what, &says),
-        None => Error::os(what, again(&failure.error)),
+        None => Error::os(what, copy_of(&failure.error)),
     }
 }
 
@@ -193,7 +193,7 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
 }
 
 /// Explains that a program of the file cannot be attached to an interface.
-pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
+pub fn not_attachable(what: &str, program: &ProgramEntry) -> Error {
     let ProgramEntry { name, section, .. } = program;
     let why = match program.fed_by() {
         Some("cpumap") => {
@@ -224,7 +224,7 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     }
     match libbpf_says(failure) {
         Some(says) => libbpf_error(what, &says),
-        None => Error::os(what, again(&failure.error)),
+        None => Error::os(what, copy_of(&failure.error)),
     }
 }
 
@@ -279,7 +279,7 @@ fn fixed(error: Error, advice: Option<&str>) -> Error {
 }
 
 /// Explains that the program is accepted as it is, but not with hooks.
-pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
+pub fn cannot_insert_hooks(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot make {program} of {label} tappable");
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
         return Error::failed(what, why).fix(how);
@@ -287,7 +287,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let found = verifier::condense(&failure.log).map(|found| found.to_string());
     let why = match found.or_else(|| libbpf_says(failure)) {
         Some(reason) => format!("with hooks inserted, the verifier refuses it: {reason}"),
-        None => Error::os("with hooks inserted, the kernel refuses it", again(&failure.error)).to_string(),
+        None => Error::os("with hooks inserted, the kernel refuses it", copy_of(&failure.error)).to_string(),
     };
     Error::failed(what, why).fix("load it without --tappable")
 }
@@ -304,7 +304,7 @@ fn libbpf_says(failure: &LoadFailure) -> Option<String> {
     Some(text.lines().next()?.trim().to_owned())
 }
 
-fn again(error: &std::io::Error) -> std::io::Error {
+fn copy_of(error: &std::io::Error) -> std::io::Error {
     match error.raw_os_error() {
         Some(errno) => std::io::Error::from_raw_os_error(errno),
         None => error.kind().into(),

@@ -31,27 +31,27 @@ impl Change {
     }
 
     /// Finds the interface in its current namespace.
-    fn interface(&self, look: &mut NamespaceSearch) -> Option<Peer> {
-        let near = self.end_of.and_then(|known| interface_of(known, look));
-        let found = near.and_then(|near| veth_peer_in(look, near.namespace.as_ref(), &near.link).ok()?);
-        found.or_else(|| interface_of((self.namespace, self.index), look))
+    fn interface(&self, search: &mut NamespaceSearch) -> Option<Peer> {
+        let near = self.end_of.and_then(|known| interface_of(known, search));
+        let found = near.and_then(|near| veth_peer_in(search, near.namespace.as_ref(), &near.link).ok()?);
+        found.or_else(|| interface_of((self.namespace, self.index), search))
     }
 }
 
-fn interface_of((namespace, index): (Mark, u32), look: &mut NamespaceSearch) -> Option<Peer> {
-    let namespace = namespace.find(look)?;
+fn interface_of((namespace, index): (Mark, u32), search: &mut NamespaceSearch) -> Option<Peer> {
+    let namespace = namespace.find(search)?;
     let link = Netlink::inside(&namespace).ok()?.find_link_by_index(index);
     Some(Peer { link: link.ok()??, namespace: Some(namespace) })
 }
 
-/// The right to change features for programs. A command that restores some keeps it until their record is gone too:
-/// otherwise two concurrent commands would each leave it to the other.
+/// The exclusive right to change features for programs. A command that restores features keeps it until their record is
+/// gone too: otherwise, of two concurrent commands, each would leave the restoration to the other.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct FeaturesLock {
     _lock: Option<lock::Lock>,
 }
 
-impl Turn {
+impl FeaturesLock {
     pub fn acquire() -> Self {
         // Features are restored even without the lock.
         Self { _lock: lock::Lock::acquire(Rank::Features, "features").ok() }
@@ -59,13 +59,13 @@ impl Turn {
 }
 
 /// Restores features, except those that other programs still need.
-pub(crate) fn undo(_turn: &Turn, changes: &[Change], others: &dyn Fn() -> Vec<Change>) {
+pub(crate) fn undo(_lock: &FeaturesLock, changes: &[Change], others: &dyn Fn() -> Vec<Change>) {
     if changes.is_empty() {
         return;
     }
     let (_, leftover) = split(changes.to_vec(), &others());
     set_all(&leftover, false);
-    // A command that loads a program may have found them changed, and have recorded its need since.
+    // A command that loads a program may have found the features changed, and have recorded since that it needs them.
     let (needed, _) = split(leftover, &others());
     set_all(&needed, true);
 }
@@ -76,7 +76,7 @@ pub(crate) fn split(changes: Vec<Change>, others: &[Change]) -> (Vec<Change>, Ve
     changes.into_iter().partition(is_there)
 }
 
-/// Sets features as a program needs them, or as they were. Vanished namespaces and interfaces are skipped.
+/// Sets features as a program needs them, or as they were before. Vanished namespaces and interfaces are skipped.
 pub(crate) fn set_all(changes: &[Change], as_needed: bool) {
     for (device, changes) in by_interface(changes) {
         let Ok(ethtool) = Ethtool::open(device.namespace.as_ref(), &device.link.name) else {
@@ -100,7 +100,7 @@ pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
             let found = features.iter().find(is_lost);
             lost.extend(found.map(|one| {
                 format!(
-                    "{} is {} again on {}, which trawl had switched for it",
+                    "{} is {} again on {}, where trawl had changed it for this program",
                     one.name,
                     if one.on { "on" } else { "off" },
                     device.label()
@@ -121,16 +121,16 @@ fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
             None => groups.push(vec![change]),
         }
     }
-    let mut look = NamespaceSearch::default();
-    let found = groups.into_iter().filter_map(|group| Some((group[0].interface(&mut look)?, group)));
+    let mut search = NamespaceSearch::default();
+    let found = groups.into_iter().filter_map(|group| Some((group[0].interface(&mut search)?, group)));
     found.collect()
 }
 
 /// Explains that frames sent back do not arrive because the program on the other end was removed.
-pub(crate) fn unheard(site: &Site) -> Option<String> {
+pub(crate) fn why_sent_back_is_lost(site: &Site) -> Option<String> {
     let peer = other_end(&mut NamespaceSearch::default(), site, &site.link().ok()?).ok()??;
-    let heard = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
-    (!heard).then(|| {
+    let is_received = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
+    (!is_received).then(|| {
         format!(
             "the XDP program that trawl had put on {} is gone, and without one it drops everything sent back",
             peer.label()
@@ -138,9 +138,9 @@ pub(crate) fn unheard(site: &Site) -> Option<String> {
     })
 }
 
-pub(crate) fn other_end(look: &mut NamespaceSearch, site: &Site, link: &LinkRecord) -> Result<Option<Peer>> {
+pub(crate) fn other_end(search: &mut NamespaceSearch, site: &Site, link: &LinkRecord) -> Result<Option<Peer>> {
     match link.kind.as_deref() {
-        Some("veth") => veth_peer_in(look, site.namespace(), link),
+        Some("veth") => veth_peer_in(search, site.namespace(), link),
         _ => Ok(None),
     }
 }

@@ -17,13 +17,13 @@ use trawl_bpf::prepared::{Edited, Prepared, Twin};
 use trawl_bpf::probe::kernel_function;
 use trawl_sys::{Error, Result};
 
-use crate::rewrite::{Code, EntrySlot, ExitSlots, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Through};
+use crate::rewrite::{Code, ContextPlace, EntrySlot, ExitMap, ExitSlots, Refusal, Rewriting, Rewritten, STACK_SIZE};
 
 /// Names of the maps, by which captures find them.
 pub const HOOK: &str = "trawl_hook";
 pub const ENTRY: &str = "trawl_entry";
 pub const NEXT: &str = "trawl_next";
-/// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
+/// Number of actions: XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX and XDP_REDIRECT.
 pub const ACTIONS: u32 = 5;
 
 /// Name of the kernel's function for exceptions.
@@ -50,11 +50,11 @@ pub enum Problem {
     /// The named program cannot be rewritten.
     Refused(String, Refusal),
     /// The verifier refuses the named program with hooks.
-    Unfit(String, LoadFailure),
+    RefusedWithHooks(String, LoadFailure),
     /// The verifier refuses the named program even without hooks.
-    Original(String, LoadFailure),
+    RefusedWithoutHooks(String, LoadFailure),
     /// A map of the object has the name of a hook's map.
-    Taken(&'static str),
+    NameTaken(&'static str),
     Other(Error),
 }
 
@@ -66,7 +66,7 @@ impl From<Error> for Problem {
 
 /// Hooks inserted in a program, and the state needed to finish them after loading.
 #[derive(Debug, Default)]
-pub struct Fitted {
+pub struct InsertedHooks {
     /// The maps by name.
     pub maps: Vec<(String, OwnedFd)>,
     /// Notices for the user.
@@ -82,25 +82,32 @@ struct Maps {
 }
 
 /// Inserts hooks into the main program and into the programs it may jump to, whose exits are also its own.
-pub fn fit(prepared: &mut Prepared<'_>, main: &str, others: &[&str], hooks: &Hooks) -> Result<Fitted, Problem> {
-    let mut fitted = Fitted::default();
+pub fn insert(
+    prepared: &mut Prepared<'_>,
+    main: &str,
+    others: &[&str],
+    hooks: &Hooks,
+) -> Result<InsertedHooks, Problem> {
+    let mut inserted = InsertedHooks::default();
     let array = |wanted: bool, name: &str, entries: u32| {
         if wanted { map::create_prog_array(name, entries).map(Some) } else { Ok(None) }
     };
     let original = read(prepared, main)?;
     let entry = hooks.tappable && !original.calls_modules();
     if hooks.tappable && !entry {
-        fitted.notices.push(format!("{main} calls functions of a kernel module: captures see it at its exit only"));
+        inserted
+            .notices
+            .push(format!("{main} calls functions of a kernel module: captures see packets only at its exit"));
     }
     if throws(&original) {
-        fitted.notices.push(format!(
-            "{main} throws exceptions: a packet that leaves by one is seen by no capture at its exit, and by no later program of a chain"
+        inserted.notices.push(format!(
+            "{main} throws exceptions: no capture at its exit and no later program of a chain sees a packet that leaves by an exception"
         ));
     }
     let next = hooks.chain_actions.is_some();
     for (wanted, name) in [(hooks.tappable, HOOK), (entry, ENTRY), (next, NEXT)] {
         if wanted && prepared.has_map(name) {
-            return Err(Problem::Taken(name));
+            return Err(Problem::NameTaken(name));
         }
     }
     let maps = Maps {
@@ -111,37 +118,37 @@ pub fn fit(prepared: &mut Prepared<'_>, main: &str, others: &[&str], hooks: &Hoo
     let mut plan = Rewriting { entry: None, exits: exits(&maps, hooks) };
     // Nothing is changed before all programs are known to be rewritable: a program can be loaded even if no other can
     // follow it.
-    let is_tried = !hooks.tappable && !original.calls_modules();
+    let must_verify = !hooks.tappable && !original.calls_modules();
     let mut edits = Vec::new();
     for name in others {
         let program = read(prepared, name)?;
-        edits.push((*name, edit(prepared, name, &program, &plan, is_tried)?));
+        edits.push((*name, edit(prepared, name, &program, &plan, must_verify)?));
     }
     if let Some(entry) = &maps.entry {
-        let keep = keep(prepared, main, &original, &plan)?;
-        let body = rewrite(main, &original, &plan, keep)?;
-        fitted.twin = Some(prepared.twin(main, &body)?);
+        let place = context_place(prepared, main, &original, &plan)?;
+        let body = rewrite(main, &original, &plan, place)?;
+        inserted.twin = Some(prepared.twin(main, &body)?);
         plan.entry = Some(EntrySlot { map: entry.as_raw_fd(), slot: ENTRY_SLOT_CAPTURE as i32 });
-        edits.push((main, rewrite(main, &original, &plan, keep)?));
+        edits.push((main, rewrite(main, &original, &plan, place)?));
     } else {
-        edits.push((main, edit(prepared, main, &original, &plan, is_tried)?));
+        edits.push((main, edit(prepared, main, &original, &plan, must_verify)?));
     }
     for (name, edited) in &edits {
         prepared.replace(name, edited)?;
     }
     let Maps { hook, entry, next } = maps;
     let named = [(HOOK, hook), (ENTRY, entry), (NEXT, next)];
-    fitted.maps = named.into_iter().filter_map(|(name, map)| Some((name.to_owned(), map?))).collect();
-    Ok(fitted)
+    inserted.maps = named.into_iter().filter_map(|(name, map)| Some((name.to_owned(), map?))).collect();
+    Ok(inserted)
 }
 
-fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
+fn exits(maps: &Maps, hooks: &Hooks) -> Vec<ExitMap> {
     let mut exits = Vec::new();
     if let Some(hook) = &maps.hook {
-        exits.push(Through { map: hook.as_raw_fd(), slots: ExitSlots::Verdict });
+        exits.push(ExitMap { map: hook.as_raw_fd(), slots: ExitSlots::Verdict });
     }
     if let (Some(next), Some(actions)) = (&maps.next, &hooks.chain_actions) {
-        exits.push(Through { map: next.as_raw_fd(), slots: ExitSlots::Only(actions.clone()) });
+        exits.push(ExitMap { map: next.as_raw_fd(), slots: ExitSlots::Only(actions.clone()) });
     }
     exits
 }
@@ -159,69 +166,75 @@ fn throws(program: &Code) -> bool {
 
 /// Finds a location for the context. The program is verified as it is first, so that later refusals are due to the
 /// hooks.
-fn keep(prepared: &Prepared<'_>, name: &str, program: &Code, plan: &Rewriting) -> Result<Keep, Problem> {
-    let depths = match program.calls_modules() {
-        // Only libbpf can load such a program.
-        true => None,
-        false => prepared.stack_depths(name).map_err(|failure| Problem::Original(name.to_owned(), failure))?,
+fn context_place(
+    prepared: &Prepared<'_>,
+    name: &str,
+    program: &Code,
+    plan: &Rewriting,
+) -> Result<ContextPlace, Problem> {
+    // Only libbpf can load a program that calls functions of modules.
+    let depths = if program.calls_modules() {
+        None
+    } else {
+        prepared.stack_depths(name).map_err(|failure| Problem::RefusedWithoutHooks(name.to_owned(), failure))?
     };
     if let Some(register) = program.free_registers().first() {
-        return Ok(Keep::Register(*register));
+        return Ok(ContextPlace::Register(*register));
     }
     let seen = program.stack_in_sight();
     // The verifier does not count registers that need not be saved around a quick call.
     let reported = depths.and_then(|all| all.first().copied());
     let deepest = reported.unwrap_or(seen).max(seen).min(STACK_SIZE);
-    Keep::below(deepest).or_else(|refusal| {
+    ContextPlace::below(deepest).or_else(|refusal| {
         // It also counts its own stack use, below all others, for bpf_loop and may_goto.
-        let keep = Keep::below(seen).ok();
-        let keep = keep.filter(|keep| {
-            let edited = rewrite(name, program, plan, *keep);
+        let place = ContextPlace::below(seen).ok();
+        let place = place.filter(|place| {
+            let edited = rewrite(name, program, plan, *place);
             let twin = edited.and_then(|edited| Ok(prepared.twin(name, &edited)?));
             twin.is_ok_and(|twin| twin.is_taken())
         });
-        keep.ok_or_else(|| Problem::Refused(name.to_owned(), refusal))
+        place.ok_or_else(|| Problem::Refused(name.to_owned(), refusal))
     })
 }
 
-/// Rewrites a program as planned; if it `is_tried`, the verifier has to accept the result.
+/// Rewrites a program as planned; if it `must_verify`, the verifier has to accept the result.
 fn edit(
     prepared: &Prepared<'_>,
     name: &str,
     program: &Code,
     plan: &Rewriting,
-    is_tried: bool,
+    must_verify: bool,
 ) -> Result<Edited, Problem> {
     // Most stacks are visible in the code. If that was wrong, the verifier notices the lost context.
-    if is_tried && let Some(keep) = keep_in_sight(program) {
-        let edited = rewrite(name, program, plan, keep)?;
+    if must_verify && let Some(place) = place_in_sight(program) {
+        let edited = rewrite(name, program, plan, place)?;
         if prepared.twin(name, &edited)?.is_taken() {
             return Ok(edited);
         }
     }
-    let keep = keep(prepared, name, program, plan)?;
-    let edited = rewrite(name, program, plan, keep)?;
-    if is_tried {
+    let place = context_place(prepared, name, program, plan)?;
+    let edited = rewrite(name, program, plan, place)?;
+    if must_verify {
         let verified = prepared.twin(name, &edited)?.verify();
-        verified.map_err(|failure| Problem::Unfit(name.to_owned(), failure))?;
+        verified.map_err(|failure| Problem::RefusedWithHooks(name.to_owned(), failure))?;
     }
     Ok(edited)
 }
 
-fn keep_in_sight(program: &Code) -> Option<Keep> {
+fn place_in_sight(program: &Code) -> Option<ContextPlace> {
     match program.free_registers().first() {
-        Some(register) => Some(Keep::Register(*register)),
-        None => Keep::below(program.stack_in_sight()).ok(),
+        Some(register) => Some(ContextPlace::Register(*register)),
+        None => ContextPlace::below(program.stack_in_sight()).ok(),
     }
 }
 
-fn rewrite(name: &str, program: &Code, plan: &Rewriting, keep: Keep) -> Result<Edited, Problem> {
+fn rewrite(name: &str, program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Edited, Problem> {
     let Rewritten { instructions, moved } =
-        program.rewrite(plan, keep).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
+        program.rewrite(plan, place).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
     Ok(Edited { instructions, moved: moved.into_iter().map(|index| index as u32).collect() })
 }
 
-impl Fitted {
+impl InsertedHooks {
     /// Puts the loaded program into the slot that captures at its entry jump on to.
     pub fn finish(&mut self, file: &LoadedFile, main: &str) -> Result<(), LoadFailure> {
         let failure = |error| LoadFailure { error, log: String::new(), warnings: Vec::new() };
@@ -240,7 +253,7 @@ impl Fitted {
             let is_for_others = !matches!(slot.leads_to, LeadsTo::Own(_));
             if is_for_others && !reported.contains(&slot.array_name) {
                 self.notices.push(format!(
-                    "{} jumps through the program array {}, whose empty slots other tools can fill: packets that leave by a program in them are seen by no capture at its exit, and by no later program of a chain",
+                    "{} jumps through the program array {}, whose empty slots other tools can fill: no capture at its exit and no later program of a chain sees packets that leave through a program in such a slot",
                     slot.from, slot.array_name
                 ));
                 reported.push(slot.array_name);

@@ -46,7 +46,7 @@ pub fn put_alone(
 }
 
 /// The state of an interface: the kernel's, completed by trawl's records.
-struct Now {
+struct InterfaceState {
     snapshot: Snapshot,
     installed: Vec<Installed>,
     /// The first program on the interface, and the dispatcher that it may be.
@@ -54,7 +54,7 @@ struct Now {
     dispatcher: Option<Dispatcher>,
 }
 
-impl Now {
+impl InterfaceState {
     fn read(site: &Site, mode: XdpMode) -> Result<Self> {
         let mut snapshot = Snapshot::read(site)?;
         let installed = Installed::all(site)?;
@@ -108,16 +108,16 @@ fn install(
     let dispatchers =
         !new.alone && !new.hooks && mode != XdpMode::Offload && KernelFeature::Freplace.probe().is_supported();
     // Filling a chain's maps may make interfaces ready, and this lock comes before the interface's.
-    let _ready = if dispatchers { readiness::alone()? } else { None };
+    let _ready = if dispatchers { readiness::acquire_lock()? } else { None };
     let lock = site.lock()?;
     sweep(&lock, site)?;
-    let mut now = Now::read(site, mode)?;
+    let mut now = InterfaceState::read(site, mode)?;
     now.snapshot.dispatchers = dispatchers;
     let position =
         plan::position(&now.snapshot, new, request).map_err(|conflict| conflict_of(site, &mut source, conflict))?;
     let succession = Succession::plan(site, request, &mut source)?;
     let task = Task { site, lock: &lock, request };
-    let sits = !alone && mode != XdpMode::Offload;
+    let in_chain = !alone && mode != XdpMode::Offload;
     // Runs after loading and after the program got the maps that it keeps.
     let fill = |program: &mut Program| {
         let inherited = succession.map_or(Ok(None), |one| one.settle(program))?;
@@ -130,7 +130,7 @@ fn install(
             task.behind_dispatcher(source, parts, &plan, &now, fill)
         }
         AttachPosition::Alone(plan) => {
-            if sits {
+            if in_chain {
                 let seat = source.seat(request.priority, new.frags)?;
                 source.add_jump(seat);
             }
@@ -168,7 +168,7 @@ impl Task<'_> {
         mut source: Source,
         mut parts: Vec<Part>,
         plan: &AttachPlan,
-        now: &Now,
+        now: &InterfaceState,
         fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
     ) -> Result<Put> {
         let config = source.run_config()?;
@@ -185,7 +185,7 @@ impl Task<'_> {
         let site = self.site;
         let lock = DispatcherLock::acquire()?;
         let mut built = build(site, parts, &lock)?;
-        let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
+        let nothing_new = || Error::failed("cannot join the chain", "it contains no new program");
         let Some(program) = &mut built.program else {
             return Err(nothing_new());
         };
@@ -211,14 +211,14 @@ impl Task<'_> {
         self,
         mut program: Program,
         plan: &AttachPlan,
-        now: Now,
+        now: InterfaceState,
         fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
     ) -> Result<Put> {
         let inherited = fill(&mut program)?;
         let (name, replaced) = (program.name(), now.replaced(self.request));
         safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
         let notices = program.notices().to_vec();
-        let Now { installed, head: old, dispatcher, .. } = now;
+        let InterfaceState { installed, head: old, dispatcher, .. } = now;
         let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
         let (members, installed): (Vec<Installed>, Vec<Installed>) =
@@ -255,7 +255,7 @@ impl Task<'_> {
         self,
         mut program: Program,
         mode: XdpMode,
-        now: Now,
+        now: InterfaceState,
         fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
     ) -> Result<Put> {
         let inherited = fill(&mut program)?;
@@ -282,11 +282,8 @@ pub fn put_instead(
         mode: request.mode.or(old.mode()),
         priority: (request.priority).or(old.seat().map(|seat| seat.priority)),
         replace: request.replace || is_alone,
-        maps: match is_alone {
-            // The caller keeps the maps that its kind of program keeps.
-            true => OldMaps::Drop,
-            false => request.maps,
-        },
+        // A caller whose program is alone keeps the maps that its kind of program keeps.
+        maps: if is_alone { OldMaps::Drop } else { request.maps },
         // The new program does the same work.
         keep_guard: request.keep_guard && request.replace && old.source() != GUARD,
         ..*request

@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result};
 use crate::chain::{Actions, ChainSeat, RunConfig};
 use crate::explain;
 use crate::features::Change;
-use crate::hooks::{self, Fitted, HOOK, Hooks, Problem, Reach};
+use crate::hooks::{self, HOOK, Hooks, InsertedHooks, Problem, Reach};
 use crate::pins::{MapPins, PROGRAM, PinRecord, Pinned};
 use crate::readiness::Readiness;
 
@@ -44,7 +44,7 @@ pub struct Source {
     actions: Option<Actions>,
     linear: bool,
     /// Set if the caller needs the tag that the program has in the file.
-    compared: bool,
+    needs_plain_tag: bool,
     /// Set if variables were changed, so that the file's own values are not loaded.
     is_configured: bool,
 }
@@ -61,7 +61,7 @@ impl Source {
             return Err(Error::failed(what(), "it is far too large for an object file"));
         }
         let bytes = fs::read(path).map_err(|e| Error::os(what(), e))?;
-        // Status shows the path much later, and in other directories.
+        // `trawl xdp status` shows the path later, and may run in another directory.
         let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         Self::open(&whole.display().to_string(), &bytes)
     }
@@ -71,7 +71,7 @@ impl Source {
         Self::open(label, bytes)
     }
 
-    /// Returns true if it was read from a user's file.
+    /// Returns true if the object was read from a user's file.
     pub(crate) fn is_from_file(&self) -> bool {
         Path::new(&self.label).is_absolute()
     }
@@ -97,7 +97,7 @@ impl Source {
             seat: None,
             actions: None,
             linear: false,
-            compared: false,
+            needs_plain_tag: false,
             is_configured: false,
         })
     }
@@ -105,16 +105,16 @@ impl Source {
     /// Returns the programs in sections that begin with `xdp`, or else the programs in sections without a type.
     pub fn programs(&self) -> Vec<ProgramEntry> {
         let is_xdp = |one: &ProgramEntry| {
-            let is_named_so = one.section.trim_start_matches('?').starts_with("xdp");
-            one.kind == program::XDP || (one.kind == 0 && is_named_so)
+            let has_such_name = one.section.trim_start_matches('?').starts_with("xdp");
+            one.kind == program::XDP || (one.kind == 0 && has_such_name)
         };
-        let says_nothing = |one: &ProgramEntry| one.kind == 0;
+        let has_no_type = |one: &ProgramEntry| one.kind == 0;
         let mut all = self.object.programs();
         all.retain(|one| one.fed_by().is_none());
         if all.iter().any(is_xdp) {
             all.retain(is_xdp)
         } else {
-            all.retain(says_nothing)
+            all.retain(has_no_type)
         }
         all
     }
@@ -148,7 +148,7 @@ impl Source {
                         let others = self.object.programs();
                         let mut others = others.iter();
                         let error = match others.find(|one| one.name == name || one.section == name) {
-                            Some(other) => explain::elsewhere(&what, other),
+                            Some(other) => explain::not_attachable(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
                         return Err(error.fix(format!("programs in it: {}", names())));
@@ -190,8 +190,8 @@ impl Source {
     }
 
     /// Requests the tag that the program has without hooks.
-    pub(crate) fn compare(&mut self) {
-        self.compared = true;
+    pub(crate) fn request_plain_tag(&mut self) {
+        self.needs_plain_tag = true;
     }
 
     /// Returns true if a map's content comes from options of a bundled program or from a pinned map.
@@ -268,7 +268,7 @@ impl Source {
         Ok(config)
     }
 
-    /// Returns its position in a chain: the requested priority, or else its own, and its actions.
+    /// Returns the program's position in a chain: the requested priority, or else its own, and its actions.
     pub(crate) fn seat(&mut self, priority: Option<u32>, frags: bool) -> Result<ChainSeat> {
         let config = self.run_config()?;
         Ok(ChainSeat {
@@ -279,7 +279,8 @@ impl Source {
         })
     }
 
-    /// Loads it for this interface. Maps pinned for it are unpinned again if it is dropped before it is attached.
+    /// Loads the program for this interface. Maps pinned for it are unpinned again if it is dropped before it is
+    /// attached.
     pub fn load(self, site: &Site) -> Result<Program> {
         self.load_as(site, Role::Alone)
     }
@@ -343,19 +344,23 @@ impl Source {
             }
         }
         let mut pins = MapPins::set(&mut self.object, self.pin_maps.as_deref())?;
-        let (mut fitted, plain_tag) = self.fit_hooks(&name, &targets)?;
+        let (mut inserted, plain_tag) = self.insert_hooks(&name, &targets)?;
         // Hooks for a chain were tried before, and are inserted only if the program works with them.
         let with_hooks = self.hooks.tappable;
         let label = self.label;
         let offload = self.offload;
-        let cannot_load = |e: LoadFailure| match with_hooks {
-            _ if offload && e.log.is_empty() => trawl_attach::cannot_offload(site, &name),
-            true if !explain::is_about_licence(&e) => explain::cannot_fit(&label, &name, &e),
-            _ => explain::cannot_load(&label, &name, &e),
+        let cannot_load = |e: LoadFailure| {
+            if offload && e.log.is_empty() {
+                trawl_attach::cannot_offload(site, &name)
+            } else if with_hooks && !explain::is_about_licence(&e) {
+                explain::cannot_insert_hooks(&label, &name, &e)
+            } else {
+                explain::cannot_load(&label, &name, &e)
+            }
         };
         let file = self.object.load().map_err(cannot_load)?;
         pins.pinned_by_now();
-        fitted.finish(&file, &name).map_err(cannot_load)?;
+        inserted.finish(&file, &name).map_err(cannot_load)?;
         let fd = file.program(&name).ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
         let about = info::program(fd).map_err(|e| Error::os(format!("cannot read the properties of {name}"), e))?;
         let fd = fd.try_clone_to_owned().map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
@@ -368,7 +373,7 @@ impl Source {
             source: label,
             id: about.id,
             pins,
-            fitted,
+            inserted,
             seat: self.seat,
             changes: Vec::new(),
             helpers: Vec::new(),
@@ -378,12 +383,12 @@ impl Source {
 
     /// Inserts the requested hooks. A program that might be followed by others is loaded without them if necessary.
     /// Returns also the program's tag without hooks.
-    fn fit_hooks(&mut self, name: &str, targets: &[String]) -> Result<(Fitted, Option<String>)> {
-        if !self.hooks.any() && !self.compared {
-            return Ok((Fitted::default(), None));
+    fn insert_hooks(&mut self, name: &str, targets: &[String]) -> Result<(InsertedHooks, Option<String>)> {
+        if !self.hooks.any() && !self.needs_plain_tag {
+            return Ok((InsertedHooks::default(), None));
         }
         if self.offload && !self.hooks.any() {
-            return Ok((Fitted::default(), None));
+            return Ok((InsertedHooks::default(), None));
         }
         if self.offload {
             return Err(Error::usage(
@@ -396,30 +401,34 @@ impl Source {
         // The kernel cannot report this tag once the hooks are inserted.
         let tag = prepared.tag(name);
         if !self.hooks.any() {
-            return Ok((Fitted::default(), tag));
+            return Ok((InsertedHooks::default(), tag));
         }
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-        let fitted = hooks::fit(&mut prepared, name, &targets, &self.hooks);
+        let inserted = hooks::insert(&mut prepared, name, &targets, &self.hooks);
         if !self.hooks.tappable
-            && let Err(Problem::Refused(..) | Problem::Unfit(..) | Problem::Taken(_)) = &fitted
+            && let Err(Problem::Refused(..) | Problem::RefusedWithHooks(..) | Problem::NameTaken(_)) = &inserted
             && let Some(seat) = &mut self.seat
         {
             seat.close();
-            return Ok((Fitted::default(), tag));
+            return Ok((InsertedHooks::default(), tag));
         }
-        match fitted {
-            Ok(fitted) => Ok((fitted, tag)),
-            Err(Problem::Unfit(which, failure)) => Err(explain::cannot_fit(&self.label, &which, &failure)),
+        match inserted {
+            Ok(inserted) => Ok((inserted, tag)),
+            Err(Problem::RefusedWithHooks(which, failure)) => {
+                Err(explain::cannot_insert_hooks(&self.label, &which, &failure))
+            }
             Err(Problem::Refused(which, refusal)) => {
                 Err(Error::failed(format!("cannot make {which} of {} tappable", self.label), refusal)
                     .fix("load it without --tappable"))
             }
-            Err(Problem::Taken(map)) => Err(Error::failed(
+            Err(Problem::NameTaken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
                 format!("captures find the hooks by a map named {map}, and it has its own"),
             )
             .fix("give the map another name, or load it without --tappable")),
-            Err(Problem::Original(which, failure)) => Err(explain::cannot_load(&self.label, &which, &failure)),
+            Err(Problem::RefusedWithoutHooks(which, failure)) => {
+                Err(explain::cannot_load(&self.label, &which, &failure))
+            }
             Err(Problem::Other(error)) => Err(error),
         }
     }
@@ -435,10 +444,10 @@ pub struct Program {
     id: u32,
     map_ids: Vec<u32>,
     pins: MapPins,
-    fitted: Fitted,
+    inserted: InsertedHooks,
     seat: Option<ChainSeat>,
     changes: Vec<Change>,
-    /// Keep programs on other interfaces, by the names of their pins.
+    /// Links that keep programs on other interfaces, by the names of their pins.
     helpers: Vec<(String, OwnedFd)>,
     plain_tag: Option<String>,
 }
@@ -460,7 +469,7 @@ impl Program {
 
     /// Returns a map of the file or of the hooks, by its name in the source.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        let hooks = self.fitted.maps.iter();
+        let hooks = self.inserted.maps.iter();
         let mut found = hooks.filter(|(found, _)| found == name);
         let hook = found.next().map(|(_, fd)| fd.as_fd());
         hook.or_else(|| self.file.map(name))
@@ -478,7 +487,7 @@ impl Program {
         let is_own = |fd: &BorrowedFd<'_>| info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id));
         let mut maps = self.file.maps();
         maps.retain(|(_, fd)| is_own(fd));
-        let hooks = self.fitted.maps.iter();
+        let hooks = self.inserted.maps.iter();
         maps.extend(hooks.map(|(name, fd)| (name.clone(), fd.as_fd())));
         maps
     }
@@ -495,7 +504,7 @@ impl Program {
 
     /// Returns the notices for the user.
     pub fn notices(&self) -> &[String] {
-        &self.fitted.notices
+        &self.inserted.notices
     }
 
     /// Records changes made to other interfaces for it, to be undone when it is removed.
@@ -546,7 +555,7 @@ mod tests {
     /// Any change to an object file leads to an error or a loaded source, never to a panic.
     #[test]
     fn changed_object_files_are_refused_or_opened() {
-        let look = |bytes: &[u8]| {
+        let is_opened = |bytes: &[u8]| {
             let Ok(mut source) = Source::embedded("changed", bytes) else {
                 return false;
             };
@@ -562,7 +571,7 @@ mod tests {
                     bytes[at] = 0xff;
                 }
             }
-            look(&bytes);
+            is_opened(&bytes);
         }
         let mut state = 1u64;
         let mut random = move || {
@@ -579,7 +588,7 @@ mod tests {
             if random() % 8 == 0 {
                 bytes.truncate(random() % bytes.len());
             }
-            opened += usize::from(look(&bytes));
+            opened += usize::from(is_opened(&bytes));
         }
         assert!(opened > 0 && opened < 4000, "{opened} of 4000");
     }

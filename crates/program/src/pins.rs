@@ -23,7 +23,7 @@ use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::Dispatcher;
 use crate::chain::{self, ChainSeat};
-use crate::features::{self, Change, Turn};
+use crate::features::{self, Change, FeaturesLock};
 use crate::sending;
 
 /// Sources recorded for the programs of the guard, the load balancer and the router.
@@ -37,8 +37,8 @@ pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
 /// Link of a program on the other end of a veth, without which the veth drops this one's packets.
 pub(crate) const PEER_LINK: &str = "peer_link";
-/// Beginning of the names of links of programs on interfaces that this one sends to, whose drivers send nothing without
-/// one. The interface's number follows.
+/// Prefix of the names of the links that keep programs on the interfaces to which this program sends, if their drivers
+/// send nothing without a program. The interface's number follows.
 const TARGET_LINK: &str = "target_link_";
 /// Program with hooks that replaces this one for the duration of a capture.
 pub(crate) const STAND_IN: &str = "stand_in";
@@ -120,7 +120,7 @@ impl Installed {
         self.link.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns the link that attaches it; `None` for netlink or a chain.
+    /// Returns the link that attaches the program; `None` if netlink or a chain does.
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         let link = self.pinned_link()?;
         let about = info::link(link).ok()?;
@@ -179,7 +179,7 @@ impl Installed {
         let mut lost = features::lost(&self.record.changes);
         let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
         if had_link && self.peer_link().is_none() {
-            lost.extend(features::unheard(site));
+            lost.extend(features::why_sent_back_is_lost(site));
         }
         let is_silent = |target: &Site| sending::needs_program(target).unwrap_or(false);
         for index in self.targets() {
@@ -196,10 +196,10 @@ impl Installed {
 
     /// Removes the pins, and undoes the changes made for the program.
     pub(crate) fn forget(&self) {
-        let turn = Turn::acquire();
+        let lock = FeaturesLock::acquire();
         // Settings come first, while the record still lists them, in case this process is killed.
         let others = || all_changes(Some(&self.directory));
-        features::undo(&turn, &self.record.changes, &others);
+        features::undo(&lock, &self.record.changes, &others);
         // Pins shared with other programs stay until the last of them is removed.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
@@ -414,7 +414,7 @@ fn all_records() -> impl Iterator<Item = (PathBuf, PinRecord)> {
     })
 }
 
-/// Checks that this process may read the programs' owners: without the right to, each would look like nobody's.
+/// Checks that this process may read the programs' owners. Without that right, each program would seem to have none.
 fn check_rights(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
     let Some(first) = attached.first() else {
         return Ok(());
@@ -499,7 +499,7 @@ const MAP_NAME: &str = "trawl_record";
 
 impl PinRecord {
     pub fn pin(&self, path: &Path) -> Result<()> {
-        let fail = |e| Error::os(format!("cannot keep a note at {}", path.display()), e);
+        let fail = |e| Error::os(format!("cannot pin a record at {}", path.display()), e);
         let text = serde_json::to_vec(self).map_err(|e| fail(e.into()))?;
         let table = Table::holding(MAP_NAME, &text).map_err(fail)?;
         bpffs::pin(std::os::fd::AsFd::as_fd(&table), path)
@@ -661,7 +661,7 @@ pub fn all_paths() -> BTreeSet<PathBuf> {
     bpffs::pinned().into_iter().map(|pin| pin.path).collect()
 }
 
-/// Keeps the pins reachable for a child process that outlives this one's ancestors.
+/// Keeps the pins reachable for a child process that outlives the ancestors of this process.
 pub fn hold() {
     let _ = bpffs::hold();
 }

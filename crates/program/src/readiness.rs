@@ -19,49 +19,49 @@ use trawl_sys::netns::{Mark, NamespaceSearch};
 use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
-use crate::features::{Change, Turn, other_end, set_all, split, undo};
+use crate::features::{Change, FeaturesLock, other_end, set_all, split, undo};
 use crate::pins::{Installed, PEER_LINK, all_changes, helper_on, target_link};
-use crate::sending::{IN_STACK, needs_program, sends_frames, takes_frames};
+use crate::sending::{IN_STACK, accepts_frames, needs_program, sends_frames};
 use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
 /// Features with which the stack leaves checksums incomplete, and tags outside the packet.
-const NOT_WHOLE: [&str; 4] =
+const OF_INCOMPLETE_PACKETS: [&str; 4] =
     ["tx-checksum-ip-generic", "tx-checksum-sctp", "tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
-const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+const TAG_REMOVAL: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// Changes features; they are restored on drop, unless another owner keeps the changes.
 #[derive(Debug, Default)]
 pub struct Readiness {
     changes: Vec<Change>,
     switched: Vec<Switched>,
-    /// Keeps a program on the other end.
+    /// The link that keeps a program on the other end.
     link: Option<OwnedFd>,
-    /// Keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths, by the
-    /// numbers of the sending interfaces.
+    /// Links that keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths. The
+    /// keys are the numbers of the sending interfaces.
     targets: Vec<(u32, OwnedFd)>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
-    look: NamespaceSearch,
-    /// Lock held until the need is recorded: before that, other commands would take changed settings for the original
-    /// ones.
-    alone: Option<Arc<Lock>>,
+    search: NamespaceSearch,
+    /// Lock held until the need is recorded: before that, other commands would mistake changed settings for
+    /// the original ones.
+    lock: Option<Arc<Lock>>,
 }
 
 #[derive(Debug)]
-struct PutBack {
+struct RestoreFeature {
     change: Change,
-    alone: Option<Arc<Lock>>,
+    lock: Option<Arc<Lock>>,
 }
 
-impl Undo for PutBack {
+impl Undo for RestoreFeature {
     fn undo(&self) -> Result<()> {
-        undo(&Turn::acquire(), std::slice::from_ref(&self.change), &|| all_changes(None));
+        undo(&FeaturesLock::acquire(), std::slice::from_ref(&self.change), &|| all_changes(None));
         Ok(())
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let lock = self.alone.iter();
+        let lock = self.lock.iter();
         lock.filter_map(|lock| Some(lock.descriptor()?.as_raw_fd())).chain(bpffs::hold()).collect()
     }
 }
@@ -85,7 +85,7 @@ impl Readiness {
     /// has an XDP program, a program that passes every packet is attached to it.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let is_card = XdpSending::of(site)? != XdpSending::AsOtherEnd;
-        // With a second holder it outlives the program that it was attached for.
+        // While this second holder keeps the link, it outlives the program that it was attached for.
         if is_card && let Some(link) = helper_on(site)? {
             self.targets.push((site.index(), link));
         } else if needs_program(site)? {
@@ -96,28 +96,28 @@ impl Readiness {
         self.for_sending_as_is(site)
     }
 
-    /// Ensures the same, without a program on the interface.
+    /// Ensures the same as [`Self::for_sending`], without a program on the interface.
     pub fn for_sending_as_is(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
-        let peer = other_end(&mut self.look, site, &link)?;
+        let peer = other_end(&mut self.search, site, &link)?;
         // Read under the lock: an unloading command may restore the feature until this need is recorded, and `keep`
         // sets it again then.
-        let _turn;
+        let _features_lock;
         if let Some(peer) = &peer
             && !gro_suffices()
         {
             self.keep_program_on(peer, site)?;
         } else if let Some(peer) = &peer {
-            let turn = self.turn()?;
-            self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
-            if !takes_frames(site)? {
+            let features_lock = self.lock_features()?;
+            self.switch(&features_lock, peer, &[GRO], true, Some((site, &link)))?;
+            if !accepts_frames(site)? {
                 // The driver checks its peer only when that changes, and may have checked too early.
                 set(peer, GRO, false)?;
                 set(peer, GRO, true)?;
             }
-            _turn = turn;
+            _features_lock = features_lock;
         }
-        if takes_frames(site)? {
+        if accepts_frames(site)? {
             return Ok(());
         }
         let what = format!("cannot send XDP frames out of {}", site.label());
@@ -139,8 +139,8 @@ impl Readiness {
         sends_frames(site)
     }
 
-    /// Ensures the same for an interface that gets a native program itself: many cards send frames only while they have
-    /// one, so [`sends_frames`] decides when it is attached.
+    /// Ensures the same as [`Self::for_sending`] for an interface that gets a native program itself. Many cards send
+    /// frames only while they have one, so [`sends_frames`] decides when it is attached.
     pub fn for_sending_with_program(&mut self, site: &Site) -> Result<()> {
         let decides_later = match XdpSending::of(site)? {
             XdpSending::WithProgram => true,
@@ -153,10 +153,10 @@ impl Readiness {
     /// Ensures that frames that a program on the interface sends back reach the other end: a veth wakes the other end
     /// for them only if that has a program, with or without GRO.
     pub fn for_sending_back(&mut self, site: &Site) -> Result<()> {
-        let Some(peer) = other_end(&mut self.look, site, &site.link()?)? else {
+        let Some(peer) = other_end(&mut self.search, site, &site.link()?)? else {
             return Ok(());
         };
-        // With a second holder it outlives the program that it was attached for.
+        // While this second holder keeps the link, it outlives the program that it was attached for.
         let own = Installed::all(site)?;
         if let Some(link) = own.iter().find_map(Installed::peer_link) {
             self.link = Some(link);
@@ -172,7 +172,7 @@ impl Readiness {
     /// Ensures that the other end of a veth has a native program.
     fn keep_program_on(&mut self, peer: &Peer, site: &Site) -> Result<()> {
         let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
-        // With a second holder it outlives the program that it was attached for.
+        // While this second holder keeps the link, it outlives the program that it was attached for.
         if let Some(link) = helper_on(&to)? {
             self.targets.push((site.index(), link));
             return Ok(());
@@ -197,14 +197,14 @@ impl Readiness {
     /// Ensures that packets arriving by the interface are complete: with their checksums and tags in them.
     pub fn for_sending_on(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
-        if let Some(peer) = other_end(&mut self.look, site, &link)? {
+        if let Some(peer) = other_end(&mut self.search, site, &link)? {
             let end_of = Some((site, &link));
-            let turn = self.turn()?;
-            return self.switch(&turn, &peer, &NOT_WHOLE, false, end_of);
+            let features_lock = self.lock_features()?;
+            return self.switch(&features_lock, &peer, &OF_INCOMPLETE_PACKETS, false, end_of);
         }
         let own = Peer { link, namespace: site.namespace().cloned() };
-        let turn = self.turn()?;
-        self.switch(&turn, &own, &TAGS_TAKEN_OFF, false, None)
+        let features_lock = self.lock_features()?;
+        self.switch(&features_lock, &own, &TAG_REMOVAL, false, None)
     }
 
     /// Describes the changes for the user.
@@ -239,30 +239,30 @@ impl Readiness {
         &self.changes
     }
 
-    /// Hands the changes over to a record, and they are undone with that.
+    /// Hands the changes over to a record of a program; they are undone when that program is removed.
     pub fn keep(mut self) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() {
             return;
         }
         // The command that unloaded the last program in need of a change may have run before this record existed.
-        let _turn = Turn::acquire();
+        let _features_lock = FeaturesLock::acquire();
         let (noted, _) = split(changes, &all_changes(None));
         set_all(&noted, true);
     }
 
-    /// Takes the right to change features, held by one command at a time.
-    fn turn(&mut self) -> Result<Turn> {
-        if self.alone.is_none() {
-            self.alone = alone()?;
+    /// Acquires the right to change features, which one command at a time has.
+    fn lock_features(&mut self) -> Result<FeaturesLock> {
+        if self.lock.is_none() {
+            self.lock = acquire_lock()?;
         }
-        Ok(Turn::acquire())
+        Ok(FeaturesLock::acquire())
     }
 
     /// Changes features; those that the driver lacks or keeps fixed are left as they are.
     fn switch(
         &mut self,
-        _turn: &Turn,
+        _features_lock: &FeaturesLock,
         interface: &Peer,
         features: &[&str],
         on: bool,
@@ -287,10 +287,11 @@ impl Readiness {
             }
             new.push((change, found.on != on));
         }
-        let put_back =
-            |change: &Change| Box::new(PutBack { change: change.clone(), alone: self.alone.clone() }) as Box<dyn Undo>;
+        let restore = |change: &Change| {
+            Box::new(RestoreFeature { change: change.clone(), lock: self.lock.clone() }) as Box<dyn Undo>
+        };
         let switched = new.iter().filter(|(_, is_switched)| *is_switched);
-        let tasks: Vec<_> = switched.map(|(change, _)| put_back(change)).collect();
+        let tasks: Vec<_> = switched.map(|(change, _)| restore(change)).collect();
         if !tasks.is_empty() {
             self.warden.watch(tasks)?;
         }
@@ -308,26 +309,27 @@ impl Readiness {
 impl Drop for Readiness {
     fn drop(&mut self) {
         if !self.changes.is_empty() {
-            undo(&Turn::acquire(), &self.changes, &|| all_changes(None));
+            undo(&FeaturesLock::acquire(), &self.changes, &|| all_changes(None));
         }
     }
 }
 
 thread_local! {
     /// The lock of a command that prepares interfaces, for everything that it loads.
-    static ALONE: RefCell<Weak<Lock>> = const { RefCell::new(Weak::new()) };
+    static HELD_LOCK: RefCell<Weak<Lock>> = const { RefCell::new(Weak::new()) };
 }
 
-/// Takes the right of one command at a time to prepare interfaces. It comes before the lock of an interface.
-pub(crate) fn alone() -> Result<Option<Arc<Lock>>> {
-    if let Some(held) = ALONE.with_borrow(Weak::upgrade) {
+/// Acquires the right to prepare interfaces, which one command at a time has. It is acquired before the lock of an
+/// interface.
+pub(crate) fn acquire_lock() -> Result<Option<Arc<Lock>>> {
+    if let Some(held) = HELD_LOCK.with_borrow(Weak::upgrade) {
         return Ok(Some(held));
     }
     let Some(directory) = directory() else {
         return Ok(None);
     };
     let lock = Arc::new(make_locked(&directory, Rank::Readiness)?);
-    ALONE.set(Arc::downgrade(&lock));
+    HELD_LOCK.set(Arc::downgrade(&lock));
     Ok(Some(lock))
 }
 

@@ -85,7 +85,8 @@ impl fmt::Display for Reload {
 }
 
 impl Reload {
-    /// Returns the commands that give the program hooks: first for one capture, which changes nothing for good.
+    /// Returns the commands that give the program hooks. The first one gives them for one capture only, and changes
+    /// nothing permanently.
     pub fn advice(&self) -> String {
         let Self { interface, how } = self;
         let file = match how {
@@ -143,10 +144,11 @@ fn how(site: &Site, program: u32) -> ReloadMethod {
         _ => {}
     }
     let is_file = Path::new(source).is_absolute();
-    let source = match is_file || (NAMES.contains(&source) && source != "redirect") {
-        true => source.to_owned(),
-        // Programs with a fixed verdict need no options.
-        false => format!("{source}, with its options,"),
+    // Programs with a fixed verdict need no options.
+    let source = if is_file || (NAMES.contains(&source) && source != "redirect") {
+        source.to_owned()
+    } else {
+        format!("{source}, with its options,")
     };
     let is_alone = chain::after(program).is_empty() && members.len() <= 1;
     ReloadMethod::Program {
@@ -169,9 +171,9 @@ mod tests {
             Reload { interface, how }.advice()
         };
         let unknown = advice(ReloadMethod::Unknown);
-        let lent = unknown.find("trawl capture -i eth0 --tappable FILE.o");
-        assert!(lent < unknown.find("trawl xdp load eth0 FILE.o"), "{unknown}");
-        assert!(lent.is_some(), "{unknown}");
+        let for_capture = unknown.find("trawl capture -i eth0 --tappable FILE.o");
+        assert!(for_capture < unknown.find("trawl xdp load eth0 FILE.o"), "{unknown}");
+        assert!(for_capture.is_some(), "{unknown}");
         let guard = advice(ReloadMethod::Guard);
         assert!(!guard.contains("trawl capture") && guard.contains("trawl guard load eth0 --tappable"), "{guard}");
     }

@@ -14,7 +14,7 @@ const JUMP_INDIRECT: u8 = op::GOTO | op::X;
 
 /// A map that an exit jumps on through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Through {
+pub struct ExitMap {
     /// The descriptor of a map of programs.
     pub map: i32,
     pub slots: ExitSlots,
@@ -40,7 +40,7 @@ pub struct EntrySlot {
 pub struct Rewriting {
     pub entry: Option<EntrySlot>,
     /// Maps in the order in which they are tried.
-    pub exits: Vec<Through>,
+    pub exits: Vec<ExitMap>,
 }
 
 /// Reason why a program cannot be rewritten.
@@ -162,8 +162,8 @@ impl Code {
         deepest
     }
 
-    pub fn rewrite(&self, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
-        lay_out(self, plan, keep)
+    pub fn rewrite(&self, plan: &Rewriting, place: ContextPlace) -> Result<Rewritten, Refusal> {
+        lay_out(self, plan, place)
     }
 }
 
@@ -188,17 +188,17 @@ pub struct Rewritten {
 
 /// Replacement of one exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Becomes {
+enum ExitReplacement {
     /// The end itself.
     End,
     /// A jump to the end in place of that exit, or after the main program if the index is the main program's length.
     JumpTo(usize),
 }
 
-fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
+fn lay_out(program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Rewritten, Refusal> {
     let Code { instructions, main } = program;
-    let begin = beginning(plan.entry, keep);
-    let end = ending(&plan.exits, keep);
+    let begin = beginning(plan.entry, place);
+    let end = ending(&plan.exits, place);
     let exits = assign_ends(program);
     let mut exits = exits.iter().copied().peekable();
 
@@ -214,8 +214,8 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
         }
         moved.push(out.len());
         match exits.next_if(|(exit, _)| *exit == index) {
-            Some((_, Becomes::End)) => out.extend_from_slice(&end),
-            Some((_, Becomes::JumpTo(to))) => {
+            Some((_, ExitReplacement::End)) => out.extend_from_slice(&end),
+            Some((_, ExitReplacement::JumpTo(to))) => {
                 open.push((out.len(), to));
                 out.push(op::goto(0));
             }
@@ -243,21 +243,21 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
 }
 
 /// Plans the replacement of the main program's exits backwards from its end: each jumps to the nearest end after it.
-fn assign_ends(program: &Code) -> Vec<(usize, Becomes)> {
+fn assign_ends(program: &Code) -> Vec<(usize, ExitReplacement)> {
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
         .map(|(index, _)| index)
         .collect();
     let mut nearest = program.main;
-    let mut ends: Vec<(usize, Becomes)> = exits
+    let mut ends: Vec<(usize, ExitReplacement)> = exits
         .into_iter()
         .rev()
         .map(|exit| {
             if nearest - exit <= NEAR {
-                return (exit, Becomes::JumpTo(nearest));
+                return (exit, ExitReplacement::JumpTo(nearest));
             }
             nearest = exit;
-            (exit, Becomes::End)
+            (exit, ExitReplacement::End)
         })
         .collect();
     ends.reverse();
@@ -274,37 +274,37 @@ fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> 
 }
 
 /// Builds the code that keeps the context, and runs the program in the entry's slot first.
-fn beginning(entry: Option<EntrySlot>, keep: Keep) -> Vec<Insn> {
-    let mut code = vec![keep.save()];
+fn beginning(entry: Option<EntrySlot>, place: ContextPlace) -> Vec<Insn> {
+    let mut code = vec![place.save()];
     if let Some(EntrySlot { map, slot }) = entry {
         code.extend(load_map(map));
         code.push(op::mov32_imm(THIRD_ARGUMENT, slot as u32));
         code.push(op::call(helper::TAIL_CALL));
-        code.push(keep.restore());
+        code.push(place.restore());
     }
     code
 }
 
 /// Builds the code that jumps through the maps by the verdict, and returns the verdict if no jump succeeds.
-fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
+fn ending(exits: &[ExitMap], place: ContextPlace) -> Vec<Insn> {
     // A failed jump clobbers the verdict. A slot for one verdict implies it, so it need not be kept.
     let is_kept = exits.iter().any(|exit| exit.slots == ExitSlots::Verdict);
-    let verdict = if is_kept { keep.register_for_verdict() } else { RESULT };
+    let verdict = if is_kept { place.register_for_verdict() } else { RESULT };
     let mut code = Vec::new();
     if is_kept {
         code.push(op::mov(verdict, RESULT));
     }
-    for Through { map, slots } in exits {
+    for ExitMap { map, slots } in exits {
         match slots {
             ExitSlots::Verdict => {
-                code.push(keep.restore());
+                code.push(place.restore());
                 code.extend(load_map(*map));
                 code.push(op::mov(THIRD_ARGUMENT, verdict));
                 code.push(op::call(helper::TAIL_CALL));
             }
             ExitSlots::Only(verdicts) => {
                 for one in verdicts {
-                    let mut jump = vec![keep.restore()];
+                    let mut jump = vec![place.restore()];
                     jump.extend(load_map(*map));
                     jump.push(op::mov32_imm(THIRD_ARGUMENT, *one));
                     jump.push(op::call(helper::TAIL_CALL));
@@ -338,14 +338,14 @@ const CALLEE_SAVED: [u8; 4] = [6, 7, 8, 9];
 
 /// Location of the context while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum ContextPlace {
     /// A callee-saved register that the program does not use.
     Register(u8),
     /// On the stack, at this offset from the frame's end, below all that the program uses.
     Stack(i16),
 }
 
-impl Keep {
+impl ContextPlace {
     /// Returns the position on the stack below the part that the program uses.
     pub fn below(depth: u32) -> Result<Self, Refusal> {
         let bottom = depth.next_multiple_of(SLOT) + SLOT;

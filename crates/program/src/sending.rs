@@ -20,7 +20,7 @@ pub fn needs_program(site: &Site) -> Result<bool> {
 
 /// Returns an error, with its reason, unless the driver accepts redirected frames.
 pub(crate) fn sends_frames(site: &Site) -> Result<()> {
-    if takes_frames(site)? {
+    if accepts_frames(site)? {
         return Ok(());
     }
     let why = match (XdpSending::of(site)?, site.link()?.xdp.first()) {
@@ -34,16 +34,16 @@ pub(crate) fn sends_frames(site: &Site) -> Result<()> {
     Err(Error::failed(format!("cannot send XDP frames out of {}", site.label()), why).fix(IN_STACK))
 }
 
-/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards with a
-/// native program are assumed to, and of the virtual interfaces the following do.
-pub(crate) fn takes_frames(site: &Site) -> Result<bool> {
-    const TAKE: [&str; 3] = ["veth", "tun", "bond"];
+/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not report it: there, cards with
+/// a native program are assumed to accept them, and of the virtual interfaces those of the kinds below do.
+pub(crate) fn accepts_frames(site: &Site) -> Result<bool> {
+    const ACCEPTING: [&str; 3] = ["veth", "tun", "bond"];
     if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
         return Ok(able.redirect_target());
     }
     let link = site.link()?;
     Ok(match link.kind.as_deref() {
-        Some(kind) => TAKE.contains(&kind),
+        Some(kind) => ACCEPTING.contains(&kind),
         None => link.xdp.iter().any(|one| one.mode == XdpMode::Native),
     })
 }

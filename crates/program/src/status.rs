@@ -44,7 +44,7 @@ pub struct Attached {
     /// `native`, `skb` or `offload`.
     pub mode: &'static str,
     #[serde(flatten)]
-    pub program: About,
+    pub program: ProgramFacts,
     pub kind: ProgramOrigin,
     /// The link that attaches it; `None` if it is attached by netlink.
     pub link: Option<u32>,
@@ -76,12 +76,12 @@ pub struct ChainMember {
     /// Verdicts after which the next program runs.
     pub chain_actions: Vec<String>,
     #[serde(flatten)]
-    pub program: About,
+    pub program: ProgramFacts,
 }
 
 /// Facts about any program.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct About {
+pub struct ProgramFacts {
     pub id: u32,
     /// The full name of its function.
     pub name: String,
@@ -124,10 +124,11 @@ impl Runs {
 /// Returns the programs on each of these interfaces. With a time to measure for, the kernel counts each program's runs
 /// for that long; otherwise the counts are those since counting was enabled, if it is. Nothing else is changed.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<ProgramStatus>> {
-    let look = Look { owners: Owners::read_all(), pins: bpffs::pinned(), counting: info::statistics_are_on() };
+    let reader =
+        StatusReader { owners: Owners::read_all(), pins: bpffs::pinned(), counting: info::statistics_are_on() };
     let mut all = Vec::new();
     for site in sites {
-        match look.at(site) {
+        match reader.at(site) {
             Ok(status) => all.push(status),
             // The interface was removed since the list was made.
             Err(_) if site.is_gone() => {}
@@ -153,13 +154,13 @@ impl Known {
 }
 
 /// Facts that are read once for all interfaces.
-struct Look {
+struct StatusReader {
     owners: Owners,
     pins: Vec<Pinned>,
     counting: bool,
 }
 
-impl Look {
+impl StatusReader {
     fn at(&self, site: &Site) -> Result<ProgramStatus> {
         let known = Known { installed: Installed::all(site)?, names: InterfaceNames::of(site) };
         let mut programs = Vec::new();
@@ -244,13 +245,14 @@ impl Look {
 
     /// Describes a member of a chain. The kernel counts only the runs of the program that it calls itself, and their
     /// duration covers the whole chain.
-    fn linked(&self, id: u32, known: &Known) -> About {
-        About { runs: None, ..self.about(id, known) }
+    fn linked(&self, id: u32, known: &Known) -> ProgramFacts {
+        ProgramFacts { runs: None, ..self.about(id, known) }
     }
 
-    fn about(&self, id: u32, known: &Known) -> About {
+    fn about(&self, id: u32, known: &Known) -> ProgramFacts {
         let ours = known.find(id);
-        let mut about = About { id, source: ours.map(|ours| ours.source().to_owned()), ..About::default() };
+        let mut about =
+            ProgramFacts { id, source: ours.map(|ours| ours.source().to_owned()), ..ProgramFacts::default() };
         let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);
         about.pins = self.pins.iter().filter(is_it).map(|pin| bpffs::usual_path(&pin.path)).collect();
         about.add_holders(self.owners.of_program(id));
@@ -271,7 +273,7 @@ impl Look {
     }
 }
 
-impl About {
+impl ProgramFacts {
     fn add_holders(&mut self, holders: &[String]) {
         for holder in holders {
             if !self.held_by.contains(holder) {
@@ -292,7 +294,7 @@ fn measure(all: &mut [ProgramStatus], time: Duration) -> Result<()> {
         Error::os("cannot measure how long programs run", e)
             .fix(format!("this requires root (CAP_SYS_ADMIN) and Linux {} or newer", "5.8"))
     })?;
-    let mut programs: Vec<&mut About> =
+    let mut programs: Vec<&mut ProgramFacts> =
         all.iter_mut().flat_map(|one| &mut one.programs).map(|one| &mut one.program).collect();
     let before: Vec<_> = programs.iter().map(|one| one.counts()).collect();
     thread::sleep(time);
@@ -334,7 +336,7 @@ pub struct MapUser {
 pub fn maps_of(sites: &[Site]) -> Result<Vec<MapStatus>> {
     let pins = bpffs::pinned();
     let mut maps: Vec<MapStatus> = Vec::new();
-    let mut add = |interface: &str, program: &About| {
+    let mut add = |interface: &str, program: &ProgramFacts| {
         let user = MapUser { interface: interface.to_owned(), id: program.id, name: program.name.clone() };
         for id in &program.maps {
             match maps.iter_mut().find(|one| one.id == *id) {

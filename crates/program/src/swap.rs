@@ -79,8 +79,8 @@ impl Loan {
                 None => snapshot::links_of(site.index(), of).len(),
             },
         };
-        let lent = lend(&now, facts).map_err(|refusal| refused("the program", refusal))?;
-        let Some(present) = lent else {
+        let replaceable = program_to_replace(&now, facts).map_err(|refusal| refused("the program", refusal))?;
+        let Some(present) = replaceable else {
             return Ok(None);
         };
         let id = present.program_id;
@@ -234,7 +234,7 @@ struct Before {
     /// Held because the kernel empties an array of programs that nobody holds.
     maps: Vec<OwnedFd>,
     /// Set for a program that trawl installed.
-    keepsake: Option<Keepsake>,
+    saved_pins: Option<SavedPins>,
 }
 
 /// The programs that were on an interface.
@@ -268,7 +268,7 @@ impl ProgramBackup {
                 attachment: present,
                 program,
                 maps: maps.collect(),
-                keepsake: (own.iter().find(|one| one.id() == present.program_id)).map(Keepsake::of),
+                saved_pins: (own.iter().find(|one| one.id() == present.program_id)).map(SavedPins::of),
             });
         }
         Ok(ProgramBackup { site: site.clone(), before })
@@ -277,18 +277,18 @@ impl ProgramBackup {
     pub fn put_back(&self) -> Result<()> {
         let attachments: Vec<XdpAttachment> = self.before.iter().map(|old| old.attachment).collect();
         let installed: Vec<u32> = Installed::all(&self.site)?.iter().map(Installed::id).collect();
-        for step in take_back(&attachments, &self.site.link()?.xdp, &installed) {
+        for step in steps_to_revert(&attachments, &self.site.link()?.xdp, &installed) {
             match step {
-                BackStep::Unload { program_id } => {
+                RevertStep::Unload { program_id } => {
                     unload(&self.site, UnloadChoice::One(program_id))?;
                 }
-                BackStep::Attach { old } => {
+                RevertStep::Attach { old } => {
                     let held = self.before.iter().find(|one| one.attachment == old);
                     let program = held.map(|one| one.program.as_fd());
                     apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
                         .map_err(|refusal| refusal.about(format!("cannot restore the program {}", old.program_id)))?;
-                    if let Some((held, keepsake)) = held.zip(held.and_then(|one| one.keepsake.as_ref())) {
-                        keepsake.restore(&self.site, old.program_id, held.program.as_fd())?;
+                    if let Some((held, saved_pins)) = held.zip(held.and_then(|one| one.saved_pins.as_ref())) {
+                        saved_pins.restore(&self.site, old.program_id, held.program.as_fd())?;
                     }
                 }
             }
@@ -306,14 +306,15 @@ impl Undo for ProgramBackup {
         let namespace = self.site.namespace().map(AsFd::as_fd).into_iter();
         let programs = self.before.iter().map(|old| old.program.as_fd());
         let maps = self.before.iter().flat_map(|old| &old.maps).map(AsFd::as_fd);
-        let keepsakes = self.before.iter().filter_map(|old| old.keepsake.as_ref());
-        let all = (namespace.chain(programs).chain(maps)).chain(keepsakes.flat_map(Keepsake::maps));
+        let saved_pins = self.before.iter().filter_map(|old| old.saved_pins.as_ref());
+        let all = (namespace.chain(programs).chain(maps)).chain(saved_pins.flat_map(SavedPins::maps));
         all.map(|fd| fd.as_raw_fd()).chain(bpffs::hold()).collect()
     }
 }
 
+/// The record and the maps of a program that trawl installed, to pin them again when the program is restored.
 #[derive(Debug)]
-pub(crate) struct Keepsake {
+pub(crate) struct SavedPins {
     record: PinRecord,
     /// The maps by the paths of their pins.
     maps: Vec<(PathBuf, OwnedFd)>,
@@ -322,7 +323,7 @@ pub(crate) struct Keepsake {
     targets: Vec<u32>,
 }
 
-impl Keepsake {
+impl SavedPins {
     pub fn of(installed: &Installed) -> Self {
         let pins = fs::read_dir(installed.maps_directory());
         let names = pins.into_iter().flatten().flatten();
@@ -437,7 +438,10 @@ pub struct Facts {
 }
 
 /// Returns the program that one with hooks replaces; `None` if it has hooks itself.
-pub fn lend(now: &Snapshot, facts: impl Fn(XdpAttachment) -> Facts) -> Result<Option<XdpAttachment>, LoanRefusal> {
+pub fn program_to_replace(
+    now: &Snapshot,
+    facts: impl Fn(XdpAttachment) -> Facts,
+) -> Result<Option<XdpAttachment>, LoanRefusal> {
     let only = match now.present.as_slice() {
         [] => return Err(LoanRefusal::NothingAttached),
         [only] => only,
@@ -470,7 +474,7 @@ pub fn check_loan(same_program: Option<bool>, without_match: &[String]) -> Resul
 
 /// One step of reverting a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackStep {
+pub enum RevertStep {
     /// Unloads a program that trawl installed since the change.
     Unload { program_id: u32 },
     /// Attaches a program that was there before the change.
@@ -478,12 +482,14 @@ pub enum BackStep {
 }
 
 /// Returns the steps from the present programs back to those before the change.
-pub fn take_back(before: &[XdpAttachment], now: &[XdpAttachment], installed: &[u32]) -> Vec<BackStep> {
+pub fn steps_to_revert(before: &[XdpAttachment], now: &[XdpAttachment], installed: &[u32]) -> Vec<RevertStep> {
     let was_there = |id: u32| before.iter().any(|old| old.program_id == id);
     let is_there = |id: u32| now.iter().any(|one| one.program_id == id);
     let new = installed.iter().filter(|id| !was_there(**id));
     let gone = before.iter().filter(|old| !is_there(old.program_id));
-    new.map(|id| BackStep::Unload { program_id: *id }).chain(gone.map(|old| BackStep::Attach { old: *old })).collect()
+    new.map(|id| RevertStep::Unload { program_id: *id })
+        .chain(gone.map(|old| RevertStep::Attach { old: *old }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -510,7 +516,7 @@ mod tests {
     fn single_program_is_exchanged_for_a_time() {
         let other = ProgramOwner::Other { name: None };
         let one = with(&[(Skb, other.clone())]);
-        let planned = |now: &Snapshot, hooks, jumps, links| lend(now, |_| Facts { hooks, jumps, links });
+        let planned = |now: &Snapshot, hooks, jumps, links| program_to_replace(now, |_| Facts { hooks, jumps, links });
         for links in [0, 1] {
             assert_eq!(planned(&one, false, 0, links), Ok(Some(at(Skb, 7))));
         }
@@ -539,21 +545,21 @@ mod tests {
 
     #[test]
     fn unconfirmed_changes_are_reverted() {
-        let unload = |program_id| BackStep::Unload { program_id };
-        let attach = |old| BackStep::Attach { old };
+        let unload = |program_id| RevertStep::Unload { program_id };
+        let attach = |old| RevertStep::Attach { old };
         // Loaded on an empty interface.
-        assert_eq!(take_back(&[], &[at(Native, 8)], &[8]), [unload(8)]);
+        assert_eq!(steps_to_revert(&[], &[at(Native, 8)], &[8]), [unload(8)]);
         // Replaced.
-        let back = take_back(&[at(Skb, 7)], &[at(Native, 8)], &[8]);
+        let back = steps_to_revert(&[at(Skb, 7)], &[at(Native, 8)], &[8]);
         assert_eq!(back, [unload(8), attach(at(Skb, 7))]);
         // Unloaded.
-        assert_eq!(take_back(&[at(Native, 7)], &[], &[]), [attach(at(Native, 7))]);
+        assert_eq!(steps_to_revert(&[at(Native, 7)], &[], &[]), [attach(at(Native, 7))]);
         // Added to the present one.
-        assert_eq!(take_back(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]), [unload(8)]);
+        assert_eq!(steps_to_revert(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]), [unload(8)]);
         // Refused, or reverted already.
-        assert_eq!(take_back(&[at(Native, 7)], &[at(Native, 7)], &[7]), []);
+        assert_eq!(steps_to_revert(&[at(Native, 7)], &[at(Native, 7)], &[7]), []);
         // A program attached by another tool since stays, and the kernel then refuses the old one.
-        let back = take_back(&[at(Native, 7)], &[at(Native, 9)], &[]);
+        let back = steps_to_revert(&[at(Native, 7)], &[at(Native, 9)], &[]);
         assert_eq!(back, [attach(at(Native, 7))]);
     }
 }

@@ -21,7 +21,7 @@ use crate::pins::{Installed, helped_by, programs_on, read_all};
 use crate::{readiness, safety};
 use trawl_sys::words::word;
 
-/// Number of attempts while other commands keep loading programs or clearing away.
+/// Maximum number of attempts while other commands keep loading programs, or keep clearing leftovers away.
 const MOST_ROUNDS: u32 = 20;
 
 /// Time in which other commands finish their work on an interface.
@@ -165,7 +165,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
                 } else {
                     "trawl has loaded several programs on it"
                 };
-                let helper = if own.is_empty() { there_for_another(site, &present, what()) } else { None };
+                let helper = if own.is_empty() { explain_helper(site, &present, what()) } else { None };
                 let fix = || format!("name the program to remove: {}, or --all", choice());
                 return Err(helper.unwrap_or_else(|| Error::failed(what(), why).fix(fix())));
             }
@@ -178,7 +178,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
 }
 
 /// Explains that trawl installed the program for another one, on another interface.
-fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
+fn explain_helper(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
     let (other, name, id) = present.iter().find_map(|one| {
         let link = snapshot::link_of(site.index(), *one)?;
         helped_by(info::link(link.as_fd()).ok()?.id)
@@ -298,7 +298,7 @@ pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
 }
 
 fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
-    // Settled before the programs are listed: a chain changed in part hides some of them from some listings.
+    // A chain that was changed in part hides some of its programs from some listings, so it is settled first.
     tail_call::settle(site);
     for one in read_all(lock.path(), &programs_on(site)?) {
         // A program whose link still attaches it moved with its interface to another namespace.
@@ -314,7 +314,7 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
 fn sweep_everywhere() -> bool {
     readiness::sweep();
     let directories = site::all_directories();
-    let mut look = NamespaceSearch::default();
+    let mut search = NamespaceSearch::default();
     let mut complete = true;
     for directory in &directories {
         // On an interface in use by another command, seeming leftovers may be about to be attached.
@@ -325,7 +325,7 @@ fn sweep_everywhere() -> bool {
         let mut has_ended = |one: &Installed| match one.pinned_link() {
             Some(link) => info::link(link).is_ok_and(|about| about.ifindex == 0),
             // Attached by netlink, or behind a dispatcher: alive as long as its namespace.
-            None => site::namespace_of(directory).is_some_and(|mark| mark.is_gone(&mut look)),
+            None => site::namespace_of(directory).is_some_and(|mark| mark.is_gone(&mut search)),
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
         // A chain ends with its first program, which alone has a link.

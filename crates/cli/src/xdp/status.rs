@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_program::reload::removal;
-use trawl_program::status::{self, About, Attached, ProgramOrigin, ProgramStatus, Runs};
+use trawl_program::status::{self, Attached, ProgramFacts, ProgramOrigin, ProgramStatus, Runs};
 use trawl_program::status::{Redirect, RedirectEntry, RedirectExit};
 use trawl_sys::Result;
 
@@ -66,7 +66,7 @@ fn for_people(all: &[ProgramStatus]) -> String {
 
 fn add_program(text: &mut String, attached: &Attached, interface: &str) {
     let _ = writeln!(text, "  {:<8}{}", attached.mode, headline(&attached.program));
-    let About { source, helps, .. } = &attached.program;
+    let ProgramFacts { source, helps, .. } = &attached.program;
     let whose = match (attached.kind, source, helps) {
         (ProgramOrigin::Dispatcher, ..) => "libxdp's dispatcher, which runs the programs below".to_owned(),
         (_, Some(source), _) => format!("loaded by trawl from {source}"),
@@ -105,18 +105,18 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
     }
 }
 
-fn add_removal(text: &mut String, program: &About, interface: &str) {
+fn add_removal(text: &mut String, program: &ProgramFacts, interface: &str) {
     if let Some(source) = &program.source {
         let command = removal(interface, source, program.id);
         let _ = writeln!(text, "          to remove it: {command}");
     }
 }
 
-fn headline(program: &About) -> String {
+fn headline(program: &ProgramFacts) -> String {
     format!("id {}  {}  tag {}", program.id, program.name, program.tag)
 }
 
-fn add_details(text: &mut String, program: &About) {
+fn add_details(text: &mut String, program: &ProgramFacts) {
     if !program.held_by.is_empty() {
         let _ = writeln!(text, "          held by {}", program.held_by.join(", "));
     }

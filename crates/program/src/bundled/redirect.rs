@@ -1,4 +1,4 @@
-//! Targets of the redirecting programs: from the command's options to the maps that the program reads.
+//! Writes the targets of a redirecting program, which a command's options name, into the maps that the program reads.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -33,7 +33,7 @@ pub enum FarVerdict {
     Drop,
     #[default]
     Pass,
-    /// To this interface.
+    /// Redirects the packet to this interface.
     Redirect(String),
 }
 
@@ -41,13 +41,13 @@ pub enum FarVerdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedirectTarget {
     One(String, RedirectBy),
-    /// A copy to each.
+    /// Sends a copy to each interface.
     All {
         interfaces: Vec<String>,
         /// Skips the interface that the packet arrived on.
         exclude_ingress: bool,
     },
-    /// To these CPUs; all packets of a flow go to the same one.
+    /// Redirects to these CPUs; all packets of a flow go to the same one.
     Cpus {
         cpus: Vec<u32>,
         /// Maximum number of packets queued for each CPU.
@@ -119,10 +119,11 @@ impl RedirectTarget {
         }
         for target in self.others(site)? {
             if !target.link()?.is_up() {
-                let others = match mode == Some(XdpMode::Skb) && self.makes_copies(site)? {
-                    // The kernel stops at the first interface that it cannot send to.
-                    true => ", and in skb mode the others may not get it either",
-                    false => "",
+                // The kernel stops at the first interface that it cannot send to.
+                let others = if mode == Some(XdpMode::Skb) && self.makes_copies(site)? {
+                    ", and in skb mode the other targets may not receive them either"
+                } else {
+                    ""
                 };
                 caveats.push(format!("{} is down: packets sent to it are lost until it is up{others}", target.label()));
             }
@@ -133,7 +134,7 @@ impl RedirectTarget {
             && !probe::kernel_is_at_least(6, 15)
         {
             caveats.push(
-                "in skb mode Linux before 6.15 may give packets to the stack that should be dropped or redirected on the other CPU: all but the first of each eight at most; native mode does not".to_owned(),
+                "in skb mode, Linux before 6.15 may give to the stack up to seven of every eight packets that the other CPU should drop or redirect; native mode does not".to_owned(),
             );
         }
         Ok(caveats)
@@ -150,8 +151,8 @@ impl RedirectTarget {
 
 /// Returns true if the program will run in generic mode, in which the driver does not send.
 pub(super) fn is_in_stack(site: &Site, request: &AttachRequest) -> Result<bool> {
-    let able = xdp_abilities(site.namespace(), site.index())?;
-    Ok(request.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
+    let abilities = xdp_abilities(site.namespace(), site.index())?;
+    Ok(request.mode == Some(XdpMode::Skb) || abilities.is_some_and(|abilities| !abilities.native()))
 }
 
 pub(super) fn far_function(then: &FarVerdict) -> &'static str {
@@ -167,7 +168,7 @@ pub(super) fn possible_cpus() -> Result<u32> {
 }
 
 pub(super) fn check_cpus(cpus: &[u32]) -> Result<()> {
-    let there_are = possible_cpus()?;
+    let count = possible_cpus()?;
     let what = || {
         let list: Vec<_> = cpus.iter().map(u32::to_string).collect();
         format!("cannot redirect to the CPUs {}", list.join(","))
@@ -176,8 +177,8 @@ pub(super) fn check_cpus(cpus: &[u32]) -> Result<()> {
         let why = format!("the list must have 1 to {REDIRECT_MAX_CPUS} CPUs");
         return Err(Error::usage(what(), why));
     }
-    match cpus.iter().find(|cpu| **cpu >= there_are) {
-        Some(_) => Err(Error::usage(what(), format!("the CPUs are 0 to {}", there_are - 1))),
+    match cpus.iter().find(|cpu| **cpu >= count) {
+        Some(_) => Err(Error::usage(what(), format!("the CPUs are 0 to {}", count - 1))),
         None => Ok(()),
     }
 }
@@ -226,7 +227,11 @@ fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &FarVerdict) -> 
         table.update(&cpu.to_ne_bytes(), &value, table::ANY).map_err(|e| {
             let refused = e.raw_os_error();
             let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
-            if refused == Some(ENODEV) { error.fix("is the CPU on line?") } else { error }
+            if refused == Some(ENODEV) {
+                error.fix("cat /sys/devices/system/cpu/online shows whether the CPU is online")
+            } else {
+                error
+            }
         })?;
     }
     Ok(())

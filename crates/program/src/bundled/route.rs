@@ -155,7 +155,7 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
         in_stack |= is_in_stack(site, request)?;
     }
     for port in all.iter().filter(|port| !is_native(port)) {
-        in_stack |= !sending::takes_frames(&port.site)?;
+        in_stack |= !sending::accepts_frames(&port.site)?;
     }
     let request = &AttachRequest {
         mode: match request.mode {
@@ -173,10 +173,10 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             } else {
                 ready.for_sending_on(site).and_then(|()| ready.for_sending_with_program(site))
             };
-            made_ready.map_err(|error| if some_native { beside_native(error) } else { error })?;
+            made_ready.map_err(|error| if some_native { advise_one_mode(error) } else { error })?;
         }
         for port in all.iter().filter(|port| !is_native(port)) {
-            ready.for_sending_as_is(&port.site).map_err(beside_native)?;
+            ready.for_sending_as_is(&port.site).map_err(advise_one_mode)?;
         }
     }
     for Port { site, installed } in again {
@@ -198,7 +198,7 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
                 && let Err(error) = ready.for_sending_as_is(site)
             {
                 installed.detach(site)?;
-                return Err(beside_native(error));
+                return Err(advise_one_mode(error));
             }
             Ok(installed)
         });
@@ -219,8 +219,8 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     Ok(Loaded { vlans: vlans.names(), ports: all, notices, warnings })
 }
 
-/// Advises one mode for all ports: those in native mode cannot send by the stack.
-fn beside_native(error: Error) -> Error {
+/// Advises to use one mode for all ports, since those in native mode cannot send through the stack.
+fn advise_one_mode(error: Error) -> Error {
     error.fix("unload the router's ports, and load all of them with --mode skb")
 }
 
@@ -317,7 +317,7 @@ fn refresh(ports: &[Port], links: &[LinkRecord]) -> Result<Vlans> {
     Ok(vlans)
 }
 
-/// Writes the wanted entries and then removes all others, so that none is missing in between.
+/// Removes the entries that are not wanted, and writes the others. A wanted entry is never missing in between.
 fn replace_all(table: &Table, name: &str, wanted: Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
     let fail = |e| cannot_fill(name, e);
     for key in table.keys().map_err(fail)? {
@@ -348,12 +348,12 @@ fn warnings(site: &Site) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.trim().parse::<u32>().ok()
     };
-    let look = || {
+    let read_settings = || {
         let forwards = ["ipv4", "ipv6"].map(|family| read(family, name, "forwarding") != Some(0));
         let reverse = ["all", name].map(|which| read("ipv4", which, "rp_filter").unwrap_or(0));
         (forwards, reverse)
     };
-    let (forwards, reverse) = run_maybe_in(site.namespace(), look)?;
+    let (forwards, reverse) = run_maybe_in(site.namespace(), read_settings)?;
     let prefix = site.prefix();
     let mut warnings = Vec::new();
     for (family, forwards) in ["ipv4", "ipv6"].into_iter().zip(forwards) {

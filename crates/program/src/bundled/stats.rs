@@ -123,7 +123,7 @@ pub struct ProgramAccount {
     pub outcomes: Vec<NamedCount>,
     /// The same packets by CPU.
     pub cpus: Vec<CpuCount>,
-    /// The same packets by receive queue, if the program counts them so.
+    /// The same packets by receive queue, if the program counts by queue.
     pub queues: Vec<QueueCount>,
     /// Outcomes, on the other CPU, of the packets redirected to one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -143,7 +143,7 @@ impl ProgramAccount {
     }
 
     /// Returns true if the program is a bundled one that counts its verdicts.
-    pub fn is_kept_by(installed: &Installed) -> bool {
+    pub fn is_available_for(installed: &Installed) -> bool {
         layout_of(installed.name()).is_some()
     }
 
@@ -205,14 +205,14 @@ impl ProgramAccount {
         all.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    /// Returns the rates since an earlier reading; `None` if that was of another program.
-    pub fn since(&self, before: &Self, took: Duration) -> Option<Rate> {
+    /// Returns the rates since an earlier reading; `None` if the earlier reading was of another program.
+    pub fn since(&self, before: &Self, elapsed: Duration) -> Option<Rate> {
         if self.id != before.id {
             return None;
         }
-        let seconds = took.as_secs_f64();
-        let a_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        Some(Rate { packets: a_second(self.packets, before.packets), bytes: a_second(self.bytes, before.bytes) })
+        let seconds = elapsed.as_secs_f64();
+        let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        Some(Rate { packets: per_second(self.packets, before.packets), bytes: per_second(self.bytes, before.bytes) })
     }
 }
 

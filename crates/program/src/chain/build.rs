@@ -20,7 +20,7 @@ use crate::chain::dispatcher::{
 use crate::explain;
 use crate::load::{Program, Role, Source};
 
-/// Directory of libxdp's BPF file system, if not the usual one.
+/// Environment variable with the directory of libxdp's BPF file system, if it is not the usual one.
 const VARIABLE: &str = "LIBXDP_BPFFS";
 
 const DIRECTORY: &str = "xdp";
@@ -28,7 +28,7 @@ const DIRECTORY: &str = "xdp";
 /// A program for the chain.
 #[derive(Debug)]
 pub enum Part {
-    /// In the chain already, loaded by any tool.
+    /// The program is in the chain already; any tool may have loaded it.
     Present {
         program: OwnedFd,
         slot: DispatcherSlot,

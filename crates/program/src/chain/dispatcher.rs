@@ -39,7 +39,7 @@ pub struct DispatcherMember {
 }
 
 impl Dispatcher {
-    /// `None` if the program is not a dispatcher.
+    /// Reads a dispatcher; `None` if the program is not one.
     pub fn read(id: u32) -> Option<Self> {
         let fd = program::open_by_id(id).ok()?;
         let about = info::program(fd.as_fd()).ok()?;
@@ -113,7 +113,7 @@ const LENGTH_1: usize = 4 + 2 * 4 * SLOTS;
 pub struct DispatcherSlot {
     /// Verdicts after which the next program runs.
     pub actions: Actions,
-    /// Lower ones run first.
+    /// Programs with lower priorities run first.
     pub priority: u32,
     /// The `BPF_F_…` load flags of the program that affect the dispatcher.
     pub flags: u32,

@@ -55,11 +55,11 @@ pub(crate) fn join(
     let (Some(mode), Some(seat)) = (chain.first().and_then(Installed::mode), program.seat()) else {
         return Err(Error::failed(what(), "it is gone"));
     };
-    let mut looks = vec![CaptureCounts { tappable: program.is_tappable(), ..CaptureCounts::default() }];
+    let mut counts = vec![CaptureCounts { tappable: program.is_tappable(), ..CaptureCounts::default() }];
     for one in &chain {
-        looks.push(captures_of(one)?);
+        counts.push(captures_of(one)?);
     }
-    let jumps = most_jumps(&looks);
+    let jumps = most_jumps(&counts);
     if jumps > MOST_JUMPS {
         let why = format!(
             "with its captures a packet would jump {jumps} times from program to program, and the kernel allows {}",
@@ -83,7 +83,7 @@ pub(crate) fn join(
     let fail = |e| Error::os(what(), e);
     if let Some(next) = after.first() {
         let map = next_map_of(id, what)?;
-        lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
+        point_slots(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
     }
     safety::check_session(site, request, program.name(), program.as_fd(), &[])?;
     let pinned = program.pin(lock, false)?;
@@ -105,10 +105,10 @@ pub(crate) fn join(
     let slots = last.seat().map(|one| one.slots()).unwrap_or_default();
     let map = next_map_of(last.id(), what)?;
     let held = program.as_fd().try_clone_to_owned().map_err(fail)?;
-    if let Err(error) = lead(&map, &slots, Some(&held)) {
+    if let Err(error) = point_slots(&map, &slots, Some(&held)) {
         // The old order is restored before the error is returned.
         let next = after.first().map(Installed::program).transpose()?;
-        let _ = lead(&map, &slots, next.as_ref());
+        let _ = point_slots(&map, &slots, next.as_ref());
         return Err(fail(error));
     }
     Ok(pinned.attached(attachment))
@@ -116,19 +116,19 @@ pub(crate) fn join(
 
 /// Counts the captures in a program's hooks.
 fn captures_of(installed: &Installed) -> Result<CaptureCounts> {
-    let mut looks = CaptureCounts::default();
+    let mut counts = CaptureCounts::default();
     if let Ok(hook) = installed.map(HOOK) {
-        looks.tappable = true;
-        looks.at_exit = count_captures(hook.as_fd(), ACTIONS)?;
+        counts.tappable = true;
+        counts.at_exit = count_captures(hook.as_fd(), ACTIONS)?;
     }
     if let Ok(entry) = installed.map(ENTRY) {
-        looks.at_entry = count_captures(entry.as_fd(), 1)?;
+        counts.at_entry = count_captures(entry.as_fd(), 1)?;
     }
-    Ok(looks)
+    Ok(counts)
 }
 
-/// Fills slots with a program, or empties them.
-fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
+/// Points slots at a program, or empties them.
+fn point_slots(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
     let program = to.map(AsFd::as_fd);
     let mut slots = slots.iter();
     slots.try_for_each(|slot| map::put_program(map.as_fd(), *slot, program))
@@ -169,7 +169,7 @@ pub(crate) fn settle(site: &Site) {
                 continue;
             };
             if let Ok(program) = program::open_by_id(*first) {
-                let _ = lead(&map, &slots, Some(&program));
+                let _ = point_slots(&map, &slots, Some(&program));
             }
         }
     }
@@ -195,16 +195,16 @@ pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
             let map = next_map_of(order[before], what)?;
             let leads_here = |slot: &u32| map::program_in(map.as_fd(), *slot).is_ok_and(|id| id == Some(leaving.id()));
             let slots: Vec<u32> = (0..ACTIONS).filter(leads_here).collect();
-            lead(&map, &slots, next.as_ref()).map_err(fail)?;
+            point_slots(&map, &slots, next.as_ref()).map_err(fail)?;
         }
         (None, Some(program)) => {
             let own = Installed::all(site)?;
-            let heir = own.iter().find(|one| Some(one.id()) == next);
-            if let (Some(link), Some(heir)) = (leaving.link(), heir) {
-                heir.renew_link(link)?;
+            let successor = own.iter().find(|one| Some(one.id()) == next);
+            if let (Some(link), Some(successor)) = (leaving.link(), successor) {
+                successor.renew_link(link)?;
             }
             if let Err(error) = replace_head(site, leaving, program) {
-                heir.inspect(|heir| heir.drop_link());
+                successor.inspect(|successor| successor.drop_link());
                 return Err(error);
             }
         }

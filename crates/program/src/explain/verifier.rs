@@ -1,5 +1,5 @@
-//! The verifier's log, often thousands of lines, condensed to the reason, the source line it is about, and the
-//! instruction.
+//! Condenses the verifier's log, which often has thousands of lines, to the reason of a refusal, and the source line
+//! and the instruction that it is about.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
-    /// Source line and instruction that it is about, if the log has them.
+    /// The source line that the refusal is about, if the log has it.
     source: Option<String>,
+    /// The instruction that the refusal is about, if the log has it.
     instruction: Option<String>,
 }
 
@@ -163,7 +164,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["_or_null'", "or_null_'", "possibly null pointer"],
-        "a look-up may find nothing: compare the pointer with NULL before this line",
+        "a lookup may find nothing: compare the pointer with NULL before this line",
     ),
     (
         &["invalid bpf_context access", "dereference of modified ctx"],

@@ -82,9 +82,10 @@ fn run(code: &[Insn]) -> Option<Trace> {
             JUMP => at = (at as i64 + i64::from(one.off)) as usize,
             JUMP_FAR => at = (at as i64 + i64::from(one.imm)) as usize,
             c if c & 7 == op::JMP || c & 7 == op::JMP32 => {
-                let (left, right) = match wide {
-                    true => (registers[dst], one.imm as i64 as u64),
-                    false => (registers[dst] & 0xffff_ffff, u64::from(one.imm as u32)),
+                let (left, right) = if wide {
+                    (registers[dst], one.imm as i64 as u64)
+                } else {
+                    (registers[dst] & 0xffff_ffff, u64::from(one.imm as u32))
                 };
                 let taken = match c & 0xf0 {
                     op::JEQ => left == right,
@@ -102,25 +103,25 @@ fn run(code: &[Insn]) -> Option<Trace> {
     None
 }
 
-fn through(map: i32, slots: ExitSlots) -> Through {
-    Through { map, slots }
+fn through(map: i32, slots: ExitSlots) -> ExitMap {
+    ExitMap { map, slots }
 }
 
-fn rewritten(code: &[Insn], plan: &Rewriting, keep: Keep) -> Rewritten {
+fn rewritten(code: &[Insn], plan: &Rewriting, place: ContextPlace) -> Rewritten {
     let program = Code::new(code.to_vec()).expect("a program");
-    program.rewrite(plan, keep).expect("it can be rewritten")
+    program.rewrite(plan, place).expect("it can be rewritten")
 }
 
 /// Checks that the rewritten program has the original's trace apart from the added jumps, which are checked too.
-fn same(code: &[Insn], plan: &Rewriting, keep: Keep) {
+fn same(code: &[Insn], plan: &Rewriting, place: ContextPlace) {
     let Some(expected) = run(code) else { return };
-    let code = rewritten(code, plan, keep).instructions;
+    let code = rewritten(code, plan, place).instructions;
     let mut found = run(&code).expect("it ends as the original does");
     let mut jumps = Vec::new();
     if let Some(entry) = plan.entry {
         jumps.push((CONTEXT, entry.map as u64, entry.slot as u64));
     }
-    for Through { map, slots } in &plan.exits {
+    for ExitMap { map, slots } in &plan.exits {
         let verdict = expected.result;
         match slots {
             ExitSlots::Verdict => jumps.push((CONTEXT, *map as u64, verdict)),
@@ -166,11 +167,11 @@ fn chain_only() -> Rewriting {
 fn plain_program_jumps_through_the_maps() {
     for verdict in 0..6 {
         let code = [set(0, verdict), op::exit()];
-        same(&code, &full_plan(), Keep::Register(9));
-        same(&code, &chain_only(), Keep::Register(9));
-        same(&code, &chain_only(), Keep::Stack(-8));
-        same(&code, &full_plan(), Keep::Stack(-8));
-        same(&code, &Rewriting::default(), Keep::Register(6));
+        same(&code, &full_plan(), ContextPlace::Register(9));
+        same(&code, &chain_only(), ContextPlace::Register(9));
+        same(&code, &chain_only(), ContextPlace::Stack(-8));
+        same(&code, &full_plan(), ContextPlace::Stack(-8));
+        same(&code, &Rewriting::default(), ContextPlace::Register(6));
     }
 }
 
@@ -185,10 +186,10 @@ fn exits_of_subprograms_stay() {
     ];
     code.extend(note(5));
     code.extend([set(0, 7), op::exit()]);
-    let found = rewritten(&code, &full_plan(), Keep::Register(7));
+    let found = rewritten(&code, &full_plan(), ContextPlace::Register(7));
     let exits = |code: &[Insn]| code.iter().filter(|one| one.code == EXIT).count();
     assert_eq!((exits(&code), exits(&found.instructions)), (3, 2));
-    same(&code, &full_plan(), Keep::Register(7));
+    same(&code, &full_plan(), ContextPlace::Register(7));
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn address_of_a_callback_is_adjusted() {
         set(0, 0),
         op::exit(),
     ];
-    let found = rewritten(&code, &full_plan(), Keep::Register(9));
+    let found = rewritten(&code, &full_plan(), ContextPlace::Register(9));
     let at = found.moved[0];
     let callback = (at as i64 + 1 + i64::from(found.instructions[at].imm)) as usize;
     assert_eq!(callback, found.moved[4]);
@@ -217,7 +218,7 @@ fn loop_back_to_the_beginning_does_not_enter_again() {
         set(0, 2),
         op::exit(),
     ];
-    same(&code, &full_plan(), Keep::Register(9));
+    same(&code, &full_plan(), ContextPlace::Register(9));
 }
 
 #[test]
@@ -229,14 +230,14 @@ fn exits_far_from_the_end_get_their_own_end() {
     ];
     code.extend(std::iter::repeat_n(set(3, 0), 90_000));
     code.extend([set(0, 2), op::exit()]);
-    let found = rewritten(&code, &full_plan(), Keep::Register(9));
+    let found = rewritten(&code, &full_plan(), ContextPlace::Register(9));
     let (beginning, end) = (6, 20);
     // One end after the program, and one in place of the first exit.
     assert_eq!(
         found.instructions.len() - code.len(),
         beginning + 2 * end - 1
     );
-    same(&code, &full_plan(), Keep::Register(9));
+    same(&code, &full_plan(), ContextPlace::Register(9));
 }
 
 #[test]
@@ -249,14 +250,14 @@ fn unconditional_jumps_may_grow_and_conditional_ones_may_not() {
         code
     };
     let far = program(Insn::new(JUMP, 0, 0, i16::MAX - 1, 0));
-    let found = rewritten(&far, &full_plan(), Keep::Register(9));
+    let found = rewritten(&far, &full_plan(), ContextPlace::Register(9));
     assert_eq!(found.instructions[found.moved[0]].code, JUMP_FAR);
-    same(&far, &full_plan(), Keep::Register(9));
+    same(&far, &full_plan(), ContextPlace::Register(9));
     let conditional = program(Insn::new(op::JMP | op::JEQ | op::K, 1, 0, i16::MAX - 1, 7));
     let program = Code::new(conditional.clone()).expect("a program");
     assert_eq!(
         program
-            .rewrite(&full_plan(), Keep::Register(9))
+            .rewrite(&full_plan(), ContextPlace::Register(9))
             .expect_err("too far"),
         Refusal::TooFar { instruction: 0 }
     );
@@ -280,11 +281,11 @@ fn indirect_and_stray_jumps_are_refused() {
 
 #[test]
 fn context_goes_below_the_stack_in_use() {
-    assert_eq!(Keep::below(0), Ok(Keep::Stack(-8)));
-    assert_eq!(Keep::below(61), Ok(Keep::Stack(-72)));
-    assert_eq!(Keep::below(504), Ok(Keep::Stack(-512)));
-    assert_eq!(Keep::below(505), Err(Refusal::StackFull { depth: 505 }));
-    assert_eq!(Keep::below(512), Err(Refusal::StackFull { depth: 512 }));
+    assert_eq!(ContextPlace::below(0), Ok(ContextPlace::Stack(-8)));
+    assert_eq!(ContextPlace::below(61), Ok(ContextPlace::Stack(-72)));
+    assert_eq!(ContextPlace::below(504), Ok(ContextPlace::Stack(-512)));
+    assert_eq!(ContextPlace::below(505), Err(Refusal::StackFull { depth: 505 }));
+    assert_eq!(ContextPlace::below(512), Err(Refusal::StackFull { depth: 512 }));
 }
 
 #[test]
@@ -409,16 +410,16 @@ proptest! {
         if !entry {
             plan.entry = None;
         }
-        let keep = if on_stack { Keep::Stack(-16) } else { Keep::Register(8) };
-        same(&code, &plan, keep);
-        same(&code, &chain_only(), keep);
+        let place = if on_stack { ContextPlace::Stack(-16) } else { ContextPlace::Register(8) };
+        same(&code, &plan, place);
+        same(&code, &chain_only(), place);
     }
 
     #[test]
     fn arbitrary_instructions_never_panic(fields in proptest::collection::vec(any::<(u8, u8, i16, i32)>(), 0..60)) {
         let code = fields.into_iter().map(|(code, regs, off, imm)| Insn { code, regs, off, imm });
         if let Ok(program) = Code::new(code.collect()) {
-            let _ = program.rewrite(&full_plan(), Keep::Register(9));
+            let _ = program.rewrite(&full_plan(), ContextPlace::Register(9));
         }
     }
 }

@@ -22,11 +22,11 @@ use crate::pins::{GUARD, Installed, NAMES, ROUTE, programs_on};
 
 /// Length above which an array counts as non-empty without being read.
 const LONGEST_READ: u32 = 1 << 16;
-/// Number of chained programs to follow, more than any tool chains by jumps.
+/// Maximum number of chained programs to follow, more than any tool chains by jumps.
 const MOST_PROGRAMS: usize = 64;
 const CONSTANTS: &str = ".rodata";
 
-/// Result for the maps after one program replaced another.
+/// The maps that a program kept when it replaced another one, and those that it did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inherited {
     /// The kernel's number of the old program, and its name.
@@ -81,7 +81,7 @@ impl Succession {
             .map(|at| running.remove(at));
         if let Some(old) = &inherits_from {
             hand_over(old, source)?;
-            source.compare();
+            source.request_plain_tag();
         }
         Ok(Some(Self {
             request: *request,
@@ -172,14 +172,14 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
         if is_known || !excludes(one.mode, mode) || Dispatcher::read(id).is_some() {
             continue;
         }
-        let trawls = own.iter().find(|installed| installed.id() == id);
-        let source = trawls.map(Installed::source).unwrap_or_default();
+        let own_program = own.iter().find(|installed| installed.id() == id);
+        let source = own_program.map(Installed::source).unwrap_or_default();
         let is_bundled = NAMES.contains(&source) || [ROUTE, GUARD].contains(&source);
         let fail = |e| Error::os(format!("cannot read program {id} on {}", site.label()), e);
         let Some(mut running) = Running::open(id, is_bundled).map_err(fail)? else {
             continue;
         };
-        if let Some(tag) = trawls.and_then(Installed::plain_tag) {
+        if let Some(tag) = own_program.and_then(Installed::plain_tag) {
             tag.clone_into(&mut running.tag);
             running.has_hooks = false;
         }
