@@ -15,7 +15,7 @@ use crate::plan::{AttachMethod, AttachPlan, AttachStep, Fallback, steps};
 use crate::site::Site;
 use crate::snapshot::{Snapshot, links_of};
 
-/// Keeps the previous program for later if it is trawl's own.
+/// The means to keep the previous program, if that is trawl's own. The default is for programs of other tools.
 #[derive(Default)]
 pub struct Owner<'a> {
     pub link: Option<BorrowedFd<'a>>,
@@ -68,12 +68,12 @@ pub fn apply(
         }
         Err(refusal) => refused(plan.mode)(refusal),
     };
-    let serves = match plan.fallback {
+    let uses_fallback = match plan.fallback {
         Fallback::Never => false,
         Fallback::NoDriverSupport => first.refusal.errno == EOPNOTSUPP,
         Fallback::Always => true,
     };
-    if !serves {
+    if !uses_fallback {
         removed.put_back();
         return Err(first);
     }
@@ -109,7 +109,7 @@ fn run(
                 remove(site, old)?;
                 removed.program = Some((old, fd));
             }
-            AttachStep::Attach { mode, means } => link = fresh(site, program, mode, means)?,
+            AttachStep::Attach { mode, means } => link = attach_new(site, program, mode, means)?,
             AttachStep::Exchange { old } => {
                 let fd = program::open_by_id(old.program_id)?;
                 exchange(site, old.mode, owner.link, fd.as_fd(), program)?;
@@ -135,7 +135,7 @@ impl Removed<'_> {
             return;
         };
         if let Some(keep) = self.owner.keep
-            && let Ok(Some(link)) = fresh(self.site, program.as_fd(), old.mode, AttachMethod::Link)
+            && let Ok(Some(link)) = attach_new(self.site, program.as_fd(), old.mode, AttachMethod::Link)
             && keep(link.as_fd())
         {
             return;
@@ -147,7 +147,12 @@ impl Removed<'_> {
 
 /// Attaches a program to an interface without one: by a link, or by netlink if the kernel has no links or gives no
 /// reason for refusing one.
-fn fresh(site: &Site, program: BorrowedFd<'_>, mode: XdpMode, means: AttachMethod) -> Result<Option<OwnedFd>, Refusal> {
+fn attach_new(
+    site: &Site,
+    program: BorrowedFd<'_>,
+    mode: XdpMode,
+    means: AttachMethod,
+) -> Result<Option<OwnedFd>, Refusal> {
     if means != AttachMethod::Netlink {
         match attach_link(site, program, mode) {
             Ok(link) => return Ok(Some(link)),
@@ -196,7 +201,7 @@ pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
             errno: EBUSY,
             says: Some(format!(
                 "{} links attach the program to interfaces with the number {}, in different namespaces, and the kernel does not \
-                 say which is this one's: the process that made it has to end it",
+                 say which is this one's: end the process that made the link",
                 several.len(),
                 site.index()
             )),

@@ -161,7 +161,7 @@ mod tests {
         let igb = of("igb").warning("eth0");
         assert!(igb.contains("0.6 s") && igb.contains("again when it is removed"), "{igb}");
         assert_eq!(of("new_driver").interruption, OTHERS.interruption);
-        // Nothing is lost, so nothing is said of it.
+        // No frame is lost, so the warning does not speak of removal.
         let virtio = of("virtio_net").warning("eth0");
         assert!(!virtio.contains("removed") && !virtio.contains("MTU"), "{virtio}");
     }

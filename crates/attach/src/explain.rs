@@ -14,7 +14,7 @@ use trawl_sys::words::word;
 /// Largest packet that fits into a page in native XDP, less the kernel's headroom.
 pub const LINEAR_MTU: u32 = 3498;
 
-/// Largest MTU that fits into the one buffer of every driver.
+/// Largest MTU at which packets fit into one buffer of any driver.
 pub const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns the error for a card that refuses the program or its maps.
@@ -76,7 +76,7 @@ impl<'a> Attempt<'a> {
         phrases.iter().any(|phrase| says.contains(phrase))
     }
 
-    /// Returns true if the driver takes packets only in one buffer.
+    /// Returns true if the driver accepts packets only in one buffer.
     fn needs_one_buffer(&self) -> bool {
         let is_limited = |able: XdpAbilities| able.native() && !able.multi_buffer();
         !self.is_veth() && self.able.is_some_and(is_limited)
@@ -133,7 +133,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Explains packets that do not fit into a page and come in pieces.
+    /// Explains the refusal of packets that do not fit into a page, and so come in several pieces.
     fn too_large(self) -> Error {
         let (pieces, instead, most) = if self.needs_one_buffer() {
             (

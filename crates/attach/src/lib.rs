@@ -7,8 +7,8 @@
 //!    kernel, so that unit tests can cover the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
 //!
-//! [`card`] tells beforehand what a card's driver does then, and [`passing`] holds programs on devices that send XDP
-//! frames only with one.
+//! [`card`] reports beforehand what a card's driver does when a program is attached, and [`passing`] holds programs on
+//! devices that send XDP frames only with one.
 
 pub mod apply;
 pub mod card;

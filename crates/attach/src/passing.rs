@@ -17,7 +17,7 @@ use crate::site::Site;
 pub const NAME: &str = "trawl_pass";
 /// Time that a card may need for its link after a reset.
 const LINK_PATIENCE: Duration = Duration::from_secs(15);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// Conditions under which a driver sends XDP frames that are redirected to its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub enum XdpSending {
     /// While the driver has an XDP program.
     WithProgram,
     Never,
-    /// The kernel does not say (before 6.3).
+    /// Kernels before 6.3 do not report the conditions.
     Unknown,
-    /// While the other end of the veth is ready; the kernel says so with a delay.
+    /// While the other end of the veth is ready, which the kernel reports with a delay.
     AsOtherEnd,
 }
 
@@ -79,7 +79,7 @@ fn wait_for_link(site: &Site, before: &LinkRecord) -> Result<()> {
                 ),
             ));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
     Ok(())
 }

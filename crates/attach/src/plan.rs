@@ -1,4 +1,4 @@
-//! Plans the steps from the attached programs to the request, or finds the conflict. Pure functions.
+//! Plans the steps from the attached programs to the request, or finds the conflict, by pure functions.
 
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 
@@ -220,13 +220,15 @@ fn towards(met: Option<&Present>, mode: XdpMode, means: AttachMethod) -> Vec<Att
     let old = met.attachment();
     let update = match (met.hold, means) {
         (Hold::Netlink, _) | (Hold::OwnLink, AttachMethod::Link) => true,
-        // Another process's link would take the new program along when it ends; netlink changes no link's program.
+        // The link of another process would detach the new program too when it ends, and netlink cannot change the
+        // program of a link.
         _ => false,
     };
-    match update && met.mode == mode {
-        true => vec![AttachStep::Exchange { old }],
+    if update && met.mode == mode {
+        vec![AttachStep::Exchange { old }]
+    } else {
         // The kernel allows a program in one mode only.
-        false => vec![AttachStep::Remove { old }, AttachStep::Attach { mode, means }],
+        vec![AttachStep::Remove { old }, AttachStep::Attach { mode, means }]
     }
 }
 

@@ -58,7 +58,7 @@ impl Site {
         Self::named(self.namespace.clone(), name)
     }
 
-    /// Returns whether the other interface is in the same namespace.
+    /// Returns true if the other interface is in the same namespace.
     pub fn shares_namespace(&self, other: &Self) -> bool {
         self.mark == other.mark
     }
@@ -121,13 +121,13 @@ impl Site {
         found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
     }
 
-    /// Returns whether packets begin with an Ethernet header: true for the loopback interface, false for an IP tunnel.
+    /// Returns true if packets begin with an Ethernet header, as on the loopback interface, but not on an IP tunnel.
     pub fn has_ethernet(&self) -> Result<bool> {
         let kind = self.link()?.hardware_type;
         Ok([ARPHRD_ETHER, ARPHRD_LOOPBACK].contains(&kind))
     }
 
-    /// Returns whether the interface no longer exists.
+    /// Returns true if the interface no longer exists.
     pub fn is_gone(&self) -> bool {
         Netlink::open(self.namespace())
             .and_then(|mut netlink| netlink.find_link_by_index(self.index))
@@ -165,7 +165,8 @@ pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     Ok(Lock::new(path, lock))
 }
 
-/// Makes the directories above again: an ending command may be removing them, since they are empty.
+/// Makes a directory and its parent, again if necessary: an ending command may be removing the parent, since it is
+/// empty.
 fn make_directories(path: &Path) -> Result<()> {
     loop {
         path.parent().map_or(Ok(()), make_directory)?;
@@ -176,7 +177,7 @@ fn make_directories(path: &Path) -> Result<()> {
     }
 }
 
-/// Waits for the lock of a directory. `None` if the directory does not exist (any more).
+/// Waits for the lock of a directory; `None` if the directory does not exist, or was removed meanwhile.
 pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
     if !is_trusted(directory)? {
         return Ok(None);
@@ -194,7 +195,7 @@ pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     Some(Lock::new(directory, lock))
 }
 
-/// Returns whether a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away
+/// Returns true if a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away
 /// could choose the rules and programs that trawl believes in force.
 pub fn is_trusted(directory: &Path) -> Result<bool> {
     let parents = directory.ancestors().take(2);
@@ -204,7 +205,10 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
     match directory.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Error::os(format!("cannot look at {}", directory.display()), e).fix("this requires root")),
+        Err(e) => {
+            Err(Error::os(format!("cannot read the properties of {}", directory.display()), e)
+                .fix("this requires root"))
+        }
     }
 }
 
@@ -240,22 +244,22 @@ pub fn make_directory(path: &Path) -> Result<()> {
 pub struct Lock {
     path: PathBuf,
     lock: lock::Lock,
-    only_looks: bool,
+    is_read_only: bool,
 }
 
 impl Lock {
     fn new(path: &Path, lock: lock::Lock) -> Self {
-        Self { path: path.to_owned(), lock, only_looks: false }
+        Self { path: path.to_owned(), lock, is_read_only: false }
     }
 
     /// Keeps the directory, even if it is empty: for a command that only reads.
-    pub fn for_looking(mut self) -> Self {
-        self.only_looks = true;
+    pub fn read_only(mut self) -> Self {
+        self.is_read_only = true;
         self
     }
 
-    pub fn only_looks(&self) -> bool {
-        self.only_looks
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     pub fn path(&self) -> &Path {
@@ -277,7 +281,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Only empty directories can be removed, as intended.
-        if !self.only_looks
+        if !self.is_read_only
             && fs::remove_dir(&self.path).is_ok()
             && let Some(parent) = self.path.parent()
         {

@@ -92,12 +92,12 @@ impl Snapshot {
     }
 }
 
-/// Returns whether the kernel allows only one program in these two modes.
+/// Returns true if the kernel allows only one program in these two modes.
 pub fn excludes(one: XdpMode, other: XdpMode) -> bool {
     (one == XdpMode::Offload) == (other == XdpMode::Offload)
 }
 
-/// Returns whether the driver reports native XDP.
+/// Returns true if the driver reports native XDP.
 fn native(site: &Site) -> Option<bool> {
     let abilities = xdp_abilities(site.namespace(), site.index());
     abilities.ok().flatten().map(|able| able.native())

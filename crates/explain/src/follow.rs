@@ -251,8 +251,8 @@ impl Reported {
     }
 }
 
-/// The devices, by namespace and name, through which packets leave this host, or that encrypt them. A packet that such a
-/// device transmitted cannot be recognized afterwards, so its path ends there.
+/// The devices, by namespace and name, through which packets leave this host, or that encrypt them. A packet that such
+/// a device transmitted cannot be recognized afterwards, so its path ends there.
 #[derive(Debug, Default)]
 struct LastDevices {
     all: HashSet<(String, String)>,

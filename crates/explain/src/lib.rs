@@ -1,5 +1,5 @@
-//! Explanations of what happened to packets: why the kernel dropped them, and the path that each took. The engines return
-//! values; their users print them.
+//! Explanations of what happened to packets: why the kernel dropped them, and the path that each took. The engines
+//! return values; their users print them.
 
 pub mod follow;
 pub mod why;

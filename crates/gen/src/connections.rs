@@ -100,7 +100,8 @@ enum Fate {
     Failed(std::io::Error),
 }
 
-/// Opens connections and sends; `watch` sees the account about ten times a second and returns whether to go on.
+/// Opens connections and sends data. `watch` receives the account about ten times a second, and returns false to end
+/// the run.
 pub fn run(
     plan: &Connecting<'_>,
     watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send),
@@ -205,7 +206,7 @@ impl<'a> Run<'a> {
         let left = self.plan.count.map_or(u64::MAX, |count| count - self.opened);
         for _ in 0..due.min(room).min(left) {
             self.opened += 1;
-            self.openings.took(1, 0);
+            self.openings.record(1, 0);
             match begin(self.plan.to, self.plan.from) {
                 Ok(stream) => self.connections.push(Connection {
                     stream,
@@ -226,14 +227,16 @@ impl<'a> Run<'a> {
     fn fail(&mut self, error: &std::io::Error) -> Result<()> {
         self.account.failed += 1;
         self.in_a_row += 1;
-        let failure = Error::os(format!("cannot connect to {}", self.plan.to), error.kind_error());
+        let failure = Error::os(format!("cannot connect to {}", self.plan.to), copy_of(error));
         self.account.last_failure = Some(failure.to_string());
         if self.in_a_row < HOPELESS {
             return Ok(());
         }
-        Err(match error.raw_os_error() {
-            Some(99) => failure.fix("all source ports are taken: open fewer connections, or give another --src"),
-            Some(111) => failure.fix("check that a server listens there: ss -lnt"),
+        Err(match error.kind() {
+            ErrorKind::AddrNotAvailable => {
+                failure.fix("all source ports are in use: open fewer connections, or give another --src")
+            }
+            ErrorKind::ConnectionRefused => failure.fix("check that a server listens there: ss -lnt"),
             _ => failure,
         })
     }
@@ -317,7 +320,7 @@ impl<'a> Run<'a> {
             match one.stream.write(&self.chunk[..most]) {
                 Ok(sent) => {
                     one.written += sent as u64;
-                    self.data.took(1, sent as u64);
+                    self.data.record(1, sent as u64);
                     *due = due.saturating_sub(sent as u64);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
@@ -329,17 +332,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Copies of errors, which do not implement `Clone`.
-trait CopyError {
-    fn kind_error(&self) -> std::io::Error;
-}
-
-impl CopyError for std::io::Error {
-    fn kind_error(&self) -> std::io::Error {
-        match self.raw_os_error() {
-            Some(errno) => std::io::Error::from_raw_os_error(errno),
-            None => self.kind().into(),
-        }
+/// Copies an error, since errors do not implement `Clone`.
+fn copy_of(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => error.kind().into(),
     }
 }
 

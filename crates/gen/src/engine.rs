@@ -23,7 +23,7 @@ pub struct Sent {
     /// Frames that the device accepted, and their bytes, without the checksum that ends an Ethernet frame.
     pub frames: u64,
     pub bytes: u64,
-    /// Number of refusals for want of room: this frame, or another one, is offered again.
+    /// Number of refusals for lack of room: this frame, or another one, is offered again.
     pub refused: u64,
     /// Time before which the source has no frame: see [`crate::Next::Later`].
     pub later: Option<u64>,
@@ -36,16 +36,16 @@ pub trait Engine: std::fmt::Debug {
     /// Returns the name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Called once before the run: slow preparations are done here, and may send frames of the source.
+    /// Does slow preparations, which may send frames of the source. Called once before the run.
     fn prepare(&mut self, _source: &mut dyn Source) -> Result<Sent> {
         Ok(Sent::default())
     }
 
-    /// Offers up to `want` frames of the source to the device. May send fewer, for want of room on the other side.
+    /// Offers up to `want` frames of the source to the device. May send fewer, for lack of room on the other side.
     /// Frames that the device has not accepted yet are offered first in the next call.
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent>;
 
-    /// Returns the maximum of frames for one call.
+    /// Returns the maximum number of frames for one call.
     fn most(&self) -> u64;
 
     /// Returns the likely cause if the device accepts nothing at all.
@@ -53,18 +53,18 @@ pub trait Engine: std::fmt::Debug {
         "check that it and its other end are up"
     }
 
-    /// Returns whether [`Sent`] leaves out the frames that the driver refuses.
+    /// Returns true if [`Sent`] leaves out the frames that the driver refuses.
     fn counts_refused(&self) -> bool {
         true
     }
 
-    /// Returns whether frames from the source are waiting for the device.
+    /// Returns true if frames from the source are waiting for the device.
     fn has_frames(&self) -> bool {
         false
     }
 
-    /// Called after the last frame: waits, for a bounded time, until the device has handled all frames, and returns the
-    /// counts that were not returned before.
+    /// Waits, for a bounded time, until the device has handled all frames, and returns the counts that were not
+    /// returned before. Called after the last frame.
     fn finish(&mut self) -> Result<Sent> {
         Ok(Sent::default())
     }
@@ -131,11 +131,11 @@ impl Packet {
         for (frame, slot) in frames.iter_mut().zip(waiting.clone()) {
             *frame = &bytes[slot * room..][..lengths[slot]];
         }
-        let taken = self.socket.offer(&frames[..waiting.len()])?;
-        sent.frames += taken as u64;
-        sent.bytes += lengths[self.first..self.first + taken].iter().sum::<usize>() as u64;
-        sent.refused += u64::from(taken < waiting.len());
-        self.first += taken;
+        let accepted = self.socket.offer(&frames[..waiting.len()])?;
+        sent.frames += accepted as u64;
+        sent.bytes += lengths[self.first..self.first + accepted].iter().sum::<usize>() as u64;
+        sent.refused += u64::from(accepted < waiting.len());
+        self.first += accepted;
         Ok(())
     }
 }
@@ -284,7 +284,7 @@ impl Engine for Live {
 
 /// Time that the device has to release the frames.
 const FINISH: Duration = Duration::from_millis(500);
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 const XSK_BATCH: u64 = 256;
 
 /// AF_XDP; see [`trawl_io::xsk`].
@@ -308,7 +308,7 @@ impl Xsk {
         Ok(Self { device: XskSender::open(interface, queue)?, lengths: VecDeque::new() })
     }
 
-    /// Returns a text that says whether frames are copied.
+    /// Returns a text for the user that says whether frames are copied.
     pub fn copy_mode(&self) -> &'static str {
         if self.device.is_zero_copy() {
             "AF_XDP without copying: the device reads frames in place"
@@ -317,12 +317,12 @@ impl Xsk {
         }
     }
 
-    /// Returns whether the driver sends frames from this socket now; see [`XskSender::is_served`].
+    /// Returns true if the driver sends frames from this socket now; see [`XskSender::is_served`].
     fn is_served(&self) -> bool {
         self.device.is_served()
     }
 
-    /// Puts frames of the source into free slots until `want` of them wait. Returns whether the source is at its end.
+    /// Puts frames of the source into free slots until `want` of them wait. Returns true if the source is at its end.
     fn fill(&mut self, source: &mut dyn Source, now: u64, want: u64, sent: &mut Sent) -> Result<bool> {
         while (self.lengths.len() as u64) < want {
             let mut answer = None;
@@ -396,7 +396,7 @@ impl Engine for Xsk {
         }
         // The memory must outlive the device's use of it.
         while self.device.outstanding() > 0 && start.elapsed() < FINISH {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(CHECK_EVERY);
         }
         Ok(sent)
     }

@@ -125,8 +125,8 @@ impl Pacer {
         }
     }
 
-    /// Notes the frames and bytes that the device accepted.
-    pub fn took(&mut self, frames: u64, bytes: u64) {
+    /// Records the frames and bytes that the device accepted.
+    pub fn record(&mut self, frames: u64, bytes: u64) {
         self.frames += frames;
         if let Rate::Bits { overhead, .. } = self.rate {
             self.bits += (bytes as f64 + frames as f64 * f64::from(overhead)) * 8.0;
@@ -151,8 +151,8 @@ impl Pacer {
 
 // A rate that changes over time: phases with a constant rate, a ramp, steps, bursts or a pause.
 
-/// Limit of pieces, including repetitions: more than a hand-written template has.
-const MOST: usize = 100_000;
+/// Maximum number of pieces, including repetitions: more than a hand-written template has.
+const MOST_PIECES: usize = 100_000;
 
 /// A period with one rate, or one that changes linearly from one rate to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,20 +209,21 @@ pub struct Profile {
 impl Profile {
     /// Creates a profile that repeats the phases this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
-        let too_many =
-            || Error::usage("cannot send in phases", format!("they have more than {MOST} steps, with repetitions"));
-        // Checked before they are made: the number comes from the file.
-        if phases.iter().any(|phase| phase.steps as usize > MOST) {
+        let too_many = || {
+            Error::usage("cannot send in phases", format!("they have more than {MOST_PIECES} steps, with repetitions"))
+        };
+        // The number comes from the file, so it is checked before the pieces are made.
+        if phases.iter().any(|phase| phase.steps as usize > MOST_PIECES) {
             return Err(too_many());
         }
         let mut pieces: Vec<Piece> = Vec::new();
         let (mut begin, mut before) = (0.0, 0.0);
-        for phase in (0..repeat).flat_map(|_| phases.iter().flat_map(straight)) {
+        for phase in (0..repeat).flat_map(|_| phases.iter().flat_map(constant_phases)) {
             let piece = Piece { begin, phase, before };
             begin += phase.seconds;
             before += piece.units();
             pieces.push(piece);
-            if pieces.len() > MOST {
+            if pieces.len() > MOST_PIECES {
                 return Err(too_many());
             }
         }
@@ -291,7 +292,7 @@ impl Profile {
 }
 
 /// Returns the constant phases of a phase in steps.
-fn straight(phase: &Phase) -> Vec<Phase> {
+fn constant_phases(phase: &Phase) -> Vec<Phase> {
     let steps = phase.steps;
     if steps < 2 {
         return vec![*phase];
@@ -309,7 +310,7 @@ mod tests {
 
     fn sent_by(pacer: &mut Pacer, now: u64, length: u64) -> u64 {
         let due = pacer.due(now, length as f64);
-        pacer.took(due, due * length);
+        pacer.record(due, due * length);
         due
     }
 
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(sent_by(&mut pacer, 999_999, 60), 0);
         assert_eq!(pacer.next_due(), Some(1_000_000));
         assert_eq!(sent_by(&mut pacer, 1_000_000, 60), 1);
-        // A stall of a second is made up for.
+        // After a stall of a second, all missed frames are due.
         assert_eq!(sent_by(&mut pacer, 1_001_500_000, 60), 1000);
     }
 

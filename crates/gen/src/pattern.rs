@@ -65,7 +65,7 @@ impl Edit {
         Self::new(SEND_LIST, 0, 0, values.len() as u64, 0, values)
     }
 
-    /// Creates the frame's own number, independent of its flow, plus this.
+    /// Creates the number of the frame itself, independent of its flow, plus `first`.
     pub fn number(first: u64) -> Self {
         Self::new(SEND_NUMBER, first, 0, 0, 0, Arc::default())
     }
@@ -155,7 +155,7 @@ impl Variant {
             });
             edit.rule.base = word & !overlap.fold(0, |all, one| all | one);
         }
-        let sums = relate(&bytes, &mut edits, covers);
+        let sums = set_factors(&bytes, &mut edits, covers);
         Self { bytes, edits, sums }
     }
 
@@ -235,14 +235,14 @@ impl Pattern {
     /// Adds a stamp to the end of each frame, which must be zero and unused until then. The error is the length of a
     /// frame that does not meet this.
     pub fn stamped(mut self, stream: u16) -> Result<Self, usize> {
-        let taken = |variant: &&Variant| {
+        let has_no_room = |variant: &&Variant| {
             let room = variant.length().saturating_sub(stamp::LENGTH);
             let fields = variant.edits.iter().map(Edit::end);
             let sums = variant.sums.iter().map(|sum| sum.offset as usize + 2);
             let end = fields.chain(sums).max().unwrap_or(0);
             variant.length() < stamp::LENGTH || end > room || variant.bytes[room..].iter().any(|byte| *byte != 0)
         };
-        if let Some(variant) = self.variants.iter().find(taken) {
+        if let Some(variant) = self.variants.iter().find(has_no_room) {
             return Err(variant.length());
         }
         self.stream = Some(stream);
@@ -311,7 +311,7 @@ pub struct Marks {
 
 impl Marks {
     fn new(first_stream: u16, thread: usize, threads: u64, flows: Option<u64>) -> Self {
-        // The stamp has no room for more: they count as one flow.
+        // A stamp has 16 bits for the flow: if more flows exist, all frames count as one.
         let flows = flows.filter(|flows| *flows <= 1 << 16).unwrap_or(1).max(1);
         Self {
             stream: first_stream.wrapping_add(thread as u16),
@@ -423,10 +423,10 @@ pub fn fold(sum: u64) -> u64 {
 }
 
 /// Returns the sums that depend on the edits, and sets the factors of the edits in them.
-fn relate(bytes: &[u8], edits: &mut [Edit], covers: &[Cover]) -> Vec<SendSum> {
-    let mut still = bytes.to_vec();
+fn set_factors(bytes: &[u8], edits: &mut [Edit], covers: &[Cover]) -> Vec<SendSum> {
+    let mut constant_bytes = bytes.to_vec();
     for edit in edits.iter() {
-        still[edit.offset()..edit.end()].fill(0);
+        constant_bytes[edit.offset()..edit.end()].fill(0);
     }
     let mut sums: Vec<SendSum> = Vec::new();
     for cover in covers {
@@ -444,9 +444,9 @@ fn relate(bytes: &[u8], edits: &mut [Edit], covers: &[Cover]) -> Vec<SendSum> {
         if own.iter().all(|factor| factor % MODULUS == 0) {
             continue;
         }
-        still[cover.offset..cover.offset + 2].fill(0);
+        constant_bytes[cover.offset..cover.offset + 2].fill(0);
         for range in &cover.ranges {
-            start += sum_of(&still[range.clone()]);
+            start += sum_of(&constant_bytes[range.clone()]);
         }
         assert!(sums.len() < SEND_SUMS, "no frame has that many checksums");
         for (edit, factor) in edits.iter_mut().zip(own) {

@@ -83,7 +83,7 @@ impl Receiver {
         self.notice.as_deref()
     }
 
-    /// Returns whether the interface was removed; the counts remain.
+    /// Returns true if the interface was removed; the counts remain.
     pub fn is_orphaned(&self) -> bool {
         self.program.is_orphaned()
     }
@@ -93,7 +93,7 @@ impl Receiver {
         Ok(counts(&self.program.totals()?))
     }
 
-    /// Returns the counts with the losses, which requires a look at every flow.
+    /// Returns the counts with the losses. This reads every flow.
     pub fn progress(&self) -> Result<Progress> {
         let (stamped, unstamped) = self.counts()?;
         let flows = self.program.flows()?;
@@ -124,8 +124,8 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
         ),
     )
     .fix(format!(
-        "detach it first (trawl xdp status -i {typed} names the command for what trawl loaded; ip link set dev \
-         {typed} xdp off removes what no link holds), or receive on the next hop's interface"
+        "detach it first (trawl xdp status -i {typed} names the command for a program that trawl loaded; ip link set \
+         dev {typed} xdp off removes one that no link holds), or receive on the next hop's interface"
     ))
 }
 
@@ -246,11 +246,12 @@ pub struct Count {
 pub struct Counts {
     /// Count of numbers between the lowest and the highest received one.
     pub expected: u64,
-    /// Missing ones between the two.
+    /// Count of the missing numbers among these.
     pub lost: u64,
     pub reordered: u64,
     pub duplicates: u64,
-    /// So far below the highest number that late ones and duplicates cannot be distinguished. Late ones are in `lost`.
+    /// Packets so far below the highest number that late ones and duplicates cannot be distinguished. Late ones are in
+    /// `lost`.
     pub too_old: u64,
     pub restarts: u64,
     /// The lowest number received: that many were sent before the receiver started, or were lost.
@@ -398,7 +399,7 @@ fn counts(totals: &[ReceiveTotals]) -> (Count, Count) {
 mod tests {
     use super::*;
 
-    /// Same as in bpf/gen/receive.bpf.c.
+    /// Returns the bucket of a value as bpf/gen/receive.bpf.c computes it.
     fn bucket_of(value: u64, bits: u32) -> u64 {
         let shift = u64::from(value.checked_ilog2().unwrap_or(0).saturating_sub(bits));
         (shift << bits) + (value >> shift)
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_and_are_taken_once() {
+    fn parts_add_up_and_are_returned_once() {
         let mut collector = Collector::new().unwrap();
         for values in [&[5u64, 7][..], &[], &[3]] {
             let (latency, buckets) = counted(values);

@@ -66,11 +66,11 @@ impl Account {
     }
 }
 
-/// Beginning of the recorded time. The engine may be tried and prepared with the first frame, which is slow: the time
-/// counts from the request for the second frame.
+/// The time of the run at which the recorded time begins. An engine may be tried and prepared with the first frame,
+/// which is slow, so the recorded time begins at the request for the second frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begin {
-    Not,
+    NotYet,
     FirstFrame,
     At(u64),
 }
@@ -119,7 +119,7 @@ impl Replay {
             next_file: 0,
             timing,
             due: None,
-            begin: Begin::Not,
+            begin: Begin::NotYet,
             sent_this_round: false,
             outcome,
             account: Account::default(),
@@ -214,7 +214,7 @@ impl Source for Replay {
             if let Some(timing) = &mut self.timing {
                 let begin = match self.begin {
                     Begin::At(begin) => begin,
-                    Begin::Not | Begin::FirstFrame => now,
+                    Begin::NotYet | Begin::FirstFrame => now,
                 };
                 let due = *self.due.get_or_insert_with(|| begin + timing.due(time));
                 if due > now {
@@ -236,7 +236,7 @@ impl Source for Replay {
                 continue;
             };
             self.sent_this_round = true;
-            if self.begin == Begin::Not {
+            if self.begin == Begin::NotYet {
                 self.begin = Begin::FirstFrame;
             }
             if let (Some(gaps), Some(due)) = (&mut self.outcome.gaps, due) {
@@ -370,7 +370,7 @@ pub struct Ahead {
     /// Empty pieces, to be filled again.
     empty: SyncSender<Vec<u8>>,
     piece: Vec<u8>,
-    taken: usize,
+    position: usize,
 }
 
 impl Ahead {
@@ -379,7 +379,7 @@ impl Ahead {
         let (empty, emptied) = sync_channel(PIECES + 2);
         // The thread ends when the other side is dropped, or at the end of the file.
         thread::spawn(move || fill(file, &full, &emptied));
-        Self { pieces, empty, piece: Vec::new(), taken: 0 }
+        Self { pieces, empty, piece: Vec::new(), position: 0 }
     }
 }
 
@@ -412,19 +412,19 @@ fn fill(file: File, full: &SyncSender<Piece>, emptied: &Receiver<Vec<u8>>) {
 
 impl Read for Ahead {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.piece.len() {
+        if self.position == self.piece.len() {
             let Ok(next) = self.pieces.recv() else {
                 return Ok(0);
             };
             let used = std::mem::replace(&mut self.piece, next?);
-            self.taken = 0;
+            self.position = 0;
             // An error means that the thread has already reached the end.
             let _ = self.empty.try_send(used);
         }
-        let rest = &self.piece[self.taken..];
+        let rest = &self.piece[self.position..];
         let count = rest.len().min(to.len());
         to[..count].copy_from_slice(&rest[..count]);
-        self.taken += count;
+        self.position += count;
         Ok(count)
     }
 }
@@ -448,8 +448,9 @@ const JUMP_BACK: u64 = 10_000_000;
 #[derive(Clone, Debug)]
 pub struct Timing {
     speed: f64,
-    /// Latest recorded time; the next field is the duration of the recording until then.
+    /// Latest recorded time.
     latest: Option<u64>,
+    /// Duration of the recording until `latest`.
     elapsed: u64,
     frames: u64,
     backwards: u64,

@@ -1,6 +1,6 @@
 //! RFC 2544's measurements of a device between two interfaces: throughput and latency, frame loss, back-to-back frames.
 //!
-//! In one direction. A trial sends stamped frames out of one interface, and counts them on the other.
+//! They are made in one direction. A trial sends stamped frames out of one interface, and counts them on the other.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ pub const CHECKSUM: usize = 4;
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 /// Longest probe for the fastest rate of the sender.
 const PROBE: Duration = Duration::from_secs(1);
-/// Maximum of trials in a search, for any resolution.
+/// Maximum number of trials in a search, for any resolution.
 const MOST_TRIALS: usize = 12;
 /// Number of steps of the rate in frame loss measurements.
 const STEPS: u32 = 10;
@@ -93,7 +93,7 @@ pub struct Progress<'a> {
     pub figures: &'a Figures,
 }
 
-/// Sees the progress about ten times a second, and returns whether to go on.
+/// Receives the progress about ten times a second, and returns false to stop the measurement.
 pub type Watch<'a> = dyn FnMut(&Progress<'_>) -> bool + 'a;
 
 /// The measurements: the receiver is attached from the beginning to the end.
@@ -120,7 +120,7 @@ impl<'a> Measurement<'a> {
             Rate::Frames(most).check()?;
         }
         for size in &options.sizes {
-            made(&options, *size, 0)?;
+            pattern_of_size(&options, *size, 0)?;
         }
         let receiver = Receiver::attach(&ReceiverOptions {
             namespace: options.rx.namespace,
@@ -227,7 +227,7 @@ impl<'a> Measurement<'a> {
 }
 
 /// Returns the frames of one size.
-fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
+fn pattern_of_size(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
     let Some(length) = size.checked_sub(CHECKSUM) else {
         let what = format!("cannot measure with frames of {size} bytes");
         return Err(Error::usage(what, "the checksum alone has 4 bytes"));
@@ -247,8 +247,9 @@ fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate:
 /// A bisection that tries the highest value first.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Highest good value, or 0; the next field is the lowest bad one.
+    /// Highest good value, or 0.
     good: f64,
+    /// Lowest bad value.
     bad: Option<f64>,
     most: f64,
     finest: f64,
@@ -290,7 +291,7 @@ impl Search {
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Silence after which no more frames are expected, if any have arrived.
 const QUIET: Duration = Duration::from_millis(300);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Time by which the sender may be late.
 pub const OVERTIME: Duration = Duration::from_secs(4);
 
@@ -331,9 +332,9 @@ pub struct Trial {
     /// Requested frames a second.
     #[serde(rename = "offered_frames_per_second", serialize_with = "rounded_option")]
     pub offered: Option<f64>,
-    /// Frames that the device accepted; the next field counts its refusals, which show that the device under test
-    /// cannot keep up.
+    /// Frames that the device accepted.
     pub sent: u64,
+    /// Refusals by the device, which show that the device under test cannot keep up.
     pub refused: u64,
     /// Frames of `sent` in the measured time; the first ones only showed that the engine works.
     #[serde(skip)]
@@ -357,7 +358,7 @@ impl Trial {
         self.in_time as f64 / self.seconds.max(f64::EPSILON)
     }
 
-    /// Returns whether no more than that share was lost or refused.
+    /// Returns true if no more than that share was lost or refused.
     pub fn is_good(&self, loss: f64) -> bool {
         let allowed = loss * self.sent as f64;
         self.sent > 0 && self.lost as f64 <= allowed && self.refused as f64 <= allowed
@@ -372,7 +373,7 @@ fn warm_up(engine: &mut dyn Engine, source: &mut dyn Source) -> Result<u64> {
         if sent.frames > 0 {
             return Ok(sent.frames);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
     let why = format!("the device accepts no frame: {}", engine.suspicion());
     Err(Error::failed("cannot measure", why))
@@ -384,7 +385,7 @@ impl Measurement<'_> {
         self.streams = self.streams.wrapping_add(1);
         let stream = self.streams;
         let options = &self.options;
-        let pattern = Arc::new(made(options, size, stream)?);
+        let pattern = Arc::new(pattern_of_size(options, size, stream)?);
         let cpus = [options.cpu];
         let plan = Sending {
             namespace: options.tx.namespace,
@@ -405,9 +406,9 @@ impl Measurement<'_> {
             first.store(warm_up(engine.as_mut(), source.as_mut())?, Relaxed);
             Ok((engine, source))
         };
-        let mut look =
+        let mut report_progress =
             |figures: &Figures| watch(&Progress { size, doing: offer.doing, offered: offer.offered(), figures });
-        let report = run(&plan, &start, &mut look)?;
+        let report = run(&plan, &start, &mut report_progress)?;
         if let Some(failure) = report.failure {
             return Err(failure);
         }
@@ -450,7 +451,7 @@ impl Measurement<'_> {
             if received >= sent || quiet || Instant::now() >= end {
                 return Ok(flow);
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A run from its first frame to its last: threads on their CPUs, the account, the deadline, the end.
+//! Runs threads, each on its CPU, from the first frame to the last one, the deadline or the caller's stop, and makes
+//! the account.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, mpsc};
@@ -15,8 +16,8 @@ use crate::engine::{Device, Engine, Reading, Sent, Verified};
 use crate::pace::{Pacer, Profile, Rate};
 use crate::source::Source;
 
-/// Interval at which the caller sees the counts, and decides whether to go on.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval at which the caller receives the counts, and may stop the run.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
 
 /// Parameters common to all threads.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct Sending<'a> {
     pub duration: Option<Duration>,
 }
 
-/// Counts of a running run.
+/// Counts of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub frames: u64,
@@ -85,10 +86,10 @@ pub struct RunReport {
     pub failure: Option<Error>,
 }
 
-/// Counts of one thread for the others: on a cache line of its own.
+/// Counts of one thread that the others read, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shown {
+struct SharedCounts {
     frames: AtomicU64,
     bytes: AtomicU64,
     refused: AtomicU64,
@@ -98,7 +99,7 @@ struct Shown {
 /// number.
 pub type Open<'a> = dyn Fn(usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> + Sync + 'a;
 
-/// Sends. `watch` sees the counts about ten times a second and returns whether to go on.
+/// Sends the frames. `watch` receives the counts about ten times a second, and returns false to stop the run.
 pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) -> bool) -> Result<RunReport> {
     plan.rate.check()?;
     if plan.cpus.is_empty() {
@@ -110,7 +111,7 @@ pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) 
         ready: Barrier::new(plan.cpus.len() + 1),
         go: Barrier::new(plan.cpus.len() + 1),
         verified: Mutex::new(()),
-        shown: plan.cpus.iter().map(|_| Shown::default()).collect(),
+        counts: plan.cpus.iter().map(|_| SharedCounts::default()).collect(),
     };
     std::thread::scope(|scope| {
         let unverified = shared.verified.lock();
@@ -119,7 +120,7 @@ pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) 
             .map(|number| {
                 let (shared, done) = (&shared, Done(done.clone()));
                 scope.spawn(move || {
-                    let lane = || drive(plan, shared, number, open, done);
+                    let lane = || run_thread(plan, shared, number, open, done);
                     run_maybe_in(plan.namespace, lane).and_then(|result| result)
                 })
             })
@@ -133,7 +134,7 @@ pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) 
         let mut stopped = false;
         // The channel closes after the last thread's end.
         loop {
-            match finished.recv_timeout(LOOK_EVERY) {
+            match finished.recv_timeout(WATCH_EVERY) {
                 Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     if !stopped && !watch(&shared.figures(start.elapsed())) {
@@ -200,7 +201,7 @@ fn verify(plan: &Sending<'_>, before: Option<Reading>, frames: u64) -> Result<Op
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Set if a thread could not open its engine: none is to start.
+    /// Set if a thread could not open its engine: then no thread starts.
     failed: AtomicBool,
     ready: Barrier,
     /// Passed once the device's counters are read.
@@ -208,21 +209,21 @@ struct Shared {
     /// Locked until the result is compared with the device's counters: a driver may reset them when an engine is
     /// closed.
     verified: Mutex<()>,
-    shown: Vec<Shown>,
+    counts: Vec<SharedCounts>,
 }
 
 impl Shared {
     /// Adds to the counts of a thread.
-    fn show(&self, number: usize, sent: &Sent) {
-        let shown = &self.shown[number];
-        shown.frames.fetch_add(sent.frames, Ordering::Relaxed);
-        shown.bytes.fetch_add(sent.bytes, Ordering::Relaxed);
-        shown.refused.fetch_add(sent.refused, Ordering::Relaxed);
+    fn add_counts(&self, number: usize, sent: &Sent) {
+        let counts = &self.counts[number];
+        counts.frames.fetch_add(sent.frames, Ordering::Relaxed);
+        counts.bytes.fetch_add(sent.bytes, Ordering::Relaxed);
+        counts.refused.fetch_add(sent.refused, Ordering::Relaxed);
     }
 
     fn figures(&self, elapsed: Duration) -> Figures {
-        let sum = |of: fn(&Shown) -> &AtomicU64| {
-            let each = self.shown.iter().map(|one| of(one).load(Ordering::Relaxed));
+        let sum = |of: fn(&SharedCounts) -> &AtomicU64| {
+            let each = self.counts.iter().map(|one| of(one).load(Ordering::Relaxed));
             each.sum()
         };
         Figures {
@@ -321,7 +322,7 @@ struct LaneEnd {
 /// Held by a thread until it has sent its frames; never used to send anything.
 struct Done(#[expect(dead_code, reason = "the channel's end is the message")] mpsc::Sender<()>);
 
-fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>, done: Done) -> Result<LaneEnd> {
+fn run_thread(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>, done: Done) -> Result<LaneEnd> {
     let opened = plan.cpus[number].map_or(Ok(()), pin_to_cpu).and_then(|()| open(number)).and_then(
         |(mut engine, mut source)| {
             let early = if share(total(plan), number, plan.cpus.len()) > 0 {
@@ -336,14 +337,14 @@ fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>, do
         shared.failed.store(true, Ordering::Relaxed);
     }
     if let Ok((_, _, early)) = &opened {
-        shared.show(number, early);
+        shared.add_counts(number, early);
     }
     shared.ready.wait();
     shared.go.wait();
     let (mut engine, mut source, early) = opened?;
     precise_sleeps();
     let mut lane = Lane::new(plan, shared, number);
-    lane.pacer.took(early.frames, early.bytes);
+    lane.pacer.record(early.frames, early.bytes);
     lane.count(&early);
     if !shared.failed.load(Ordering::Relaxed) {
         lane.failure = lane.send_all(engine.as_mut(), source.as_mut()).err();
@@ -353,7 +354,7 @@ fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>, do
         }
     }
     if lane.failure.is_some() {
-        // The other threads would go on endlessly.
+        // Without this, the other threads would never end.
         shared.stop.store(true, Ordering::Relaxed);
     }
     let elapsed = lane.start.elapsed();
@@ -449,12 +450,12 @@ impl<'a> Lane<'a> {
                 ));
             }
         }
-        self.sit_out(deadline);
+        self.wait_for_end(deadline);
         Ok(())
     }
 
     /// Waits until the end of the requested time, which includes the last frame's gap.
-    fn sit_out(&self, deadline: Option<u64>) {
+    fn wait_for_end(&self, deadline: Option<u64>) {
         let Some(deadline) = deadline else { return };
         let asked_for = self.plan.count.is_none() && self.count != u64::MAX;
         while asked_for && self.frames >= self.count && self.now() < deadline {
@@ -471,13 +472,13 @@ impl<'a> Lane<'a> {
             let due = self.pacer.next_due().unwrap_or(at);
             gaps.note(at, due, gap, sent.frames);
         }
-        self.pacer.took(sent.frames, sent.bytes);
+        self.pacer.record(sent.frames, sent.bytes);
         self.note(sent);
     }
 
     fn note(&mut self, sent: &Sent) {
         self.count(sent);
-        self.shared.show(self.number, sent);
+        self.shared.add_counts(self.number, sent);
     }
 
     fn count(&mut self, sent: &Sent) {
@@ -681,13 +682,13 @@ mod tests {
 
     #[test]
     fn caller_can_stop_the_run() {
-        let mut looks = 0;
+        let mut calls = 0;
         let report = run(&plan(&[None]), &|_| half(60), &mut |figures| {
-            looks += 1;
+            calls += 1;
             figures.frames == 0
         });
         assert_eq!(report.unwrap().end, End::Stopped);
-        assert!(looks >= 1);
+        assert!(calls >= 1);
     }
 
     #[test]

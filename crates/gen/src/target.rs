@@ -1,5 +1,5 @@
-//! Targets of frames: fills missing addresses from the kernel's routes and neighbours, and protects interfaces in use
-//! from floods.
+//! Fills missing addresses of frames from the kernel's routes and neighbours, and protects interfaces in use from
+//! floods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -46,7 +46,7 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
         ("src-mac", "dst-mac", "src", "dst")
     };
     if tunnel {
-        inner(spec, v6)?;
+        fill_inner(spec, v6)?;
     }
     let mut netlink = Netlink::open(namespace)?;
     let own = interface.mac.or(interface.loopback.then_some([0; 6]));
@@ -56,11 +56,11 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
             "it is not an Ethernet interface: it has no MAC address",
         ));
     };
-    spec.set_default(src_mac, text(own));
+    spec.set_default(src_mac, mac_text(own));
     if !(tunnel || spec.protocol.is_ip() || spec.protocol == Protocol::Arp) {
         if spec.get(dst_mac).is_none() {
             let one = only_neighbour(&mut netlink, interface, None)?;
-            spec.set_default(dst_mac, text(one.map_or(BROADCAST, |(_, mac)| mac)));
+            spec.set_default(dst_mac, mac_text(one.map_or(BROADCAST, |(_, mac)| mac)));
         }
         return Ok(());
     }
@@ -78,14 +78,14 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {
-                spec.set_default(dst_mac, text(mac));
+                spec.set_default(dst_mac, mac_text(mac));
             }
             address
         }
     };
     if spec.get(src).is_some() && (spec.get(dst_mac).is_some() || spec.protocol == Protocol::Arp) {
         if spec.protocol == Protocol::Arp {
-            spec.set_default(dst_mac, text(BROADCAST));
+            spec.set_default(dst_mac, mac_text(BROADCAST));
         }
         return Ok(());
     }
@@ -98,7 +98,7 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
         spec.set_default(src, source.to_string());
     }
     if spec.protocol == Protocol::Arp && !tunnel {
-        spec.set_default(dst_mac, text(BROADCAST));
+        spec.set_default(dst_mac, mac_text(BROADCAST));
     }
     if spec.get(dst_mac).is_none() {
         let mac = match group_mac(destination) {
@@ -109,13 +109,13 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
                 netlink.mac_of(interface.index, hop.gateway.unwrap_or(destination))?
             }
         };
-        spec.set_default(dst_mac, text(mac));
+        spec.set_default(dst_mac, mac_text(mac));
     }
     Ok(())
 }
 
 /// Fills in the addresses inside a tunnel, which this host has no route to.
-fn inner(spec: &mut Spec, v6: bool) -> Result<()> {
+fn fill_inner(spec: &mut Spec, v6: bool) -> Result<()> {
     let given = spec.address("dst")?.or(spec.address("src")?);
     let is_v6 = given.map_or(v6, |address| address.is_ipv6());
     let [src, dst] = if is_v6 && spec.protocol.is_ip() { INNER_V6 } else { INNER_V4 };
@@ -152,7 +152,7 @@ fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Resu
             format!("cannot send from {} to {to}", interface.name),
             "the interface has no address of that family",
         )
-        .fix(format!("give --{} ADDRESS", "src"))
+        .fix("give --src ADDRESS")
     })
 }
 
@@ -172,7 +172,7 @@ fn group_mac(address: IpAddr) -> Option<[u8; 6]> {
     }
 }
 
-fn text(mac: [u8; 6]) -> String {
+fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 

@@ -35,7 +35,7 @@ use crate::pattern::Pattern;
 use crate::traffic::{self, Limits, Misfit, Protocol, Spec};
 use trawl_sys::units;
 
-/// Limit of entries. Each is looked up on its own, and may describe as many frames as its fields vary.
+/// Maximum number of `[[frame]]` entries. Each is handled on its own, and its fields may vary over many frames.
 const MOST_FRAMES: usize = 1000;
 
 /// A template file.
@@ -212,7 +212,7 @@ impl File {
                 "weight" => {
                     part.weight = self.number::<u16>(value)?.into();
                     if part.weight == 0 {
-                        return Err(self.error(&value.span(), "weight: 0 means never"));
+                        return Err(self.error(&value.span(), "weight: a frame with weight 0 would never be sent"));
                     }
                 }
                 key => {

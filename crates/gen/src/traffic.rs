@@ -18,7 +18,7 @@ use crate::stamp;
 pub mod field;
 mod frame;
 
-/// Limit of a schedule's entries: a mix whose order repeats later is cut here.
+/// Maximum number of a schedule's entries. A mix whose order repeats only later is cut here.
 const LONGEST_SCHEDULE: usize = 1 << 16;
 
 /// Kind of frames.
@@ -50,7 +50,7 @@ impl Protocol {
         Self::ALL.into_iter().find(|one| one.name() == text)
     }
 
-    /// Returns whether the frames have IP addresses, which have routes.
+    /// Returns true if the frames have IP addresses, which have routes.
     pub fn is_ip(self) -> bool {
         matches!(self, Self::Udp | Self::Tcp | Self::Icmp)
     }
@@ -137,7 +137,7 @@ impl Spec {
     pub fn set(&mut self, key: &str, value: impl Into<String>) -> Result<(), Misfit> {
         let found = KEYS.iter().find(|(name, ..)| *name == key);
         let Some((name, protocols, _)) = found else {
-            return Err(Misfit::new(key, format!("no such field{}", like(key))));
+            return Err(Misfit::new(key, format!("no such field{}", suggestion(key))));
         };
         if !protocols.contains(&self.protocol) {
             return Err(Misfit::new(key, format!("{} frames do not have it", self.protocol)));
@@ -156,20 +156,20 @@ impl Spec {
     }
 
     /// Returns the values of a key.
-    fn choice(&self, key: &str, kind: FieldKind) -> Result<Option<FieldValues>, Misfit> {
+    fn values(&self, key: &str, kind: FieldKind) -> Result<Option<FieldValues>, Misfit> {
         let Some(text) = self.get(key) else {
             return Ok(None);
         };
-        kind.choice(text).map(Some).map_err(|why| Misfit::new(key, why))
+        kind.values(text).map(Some).map_err(|why| Misfit::new(key, why))
     }
 
-    fn choice_or(&self, key: &str, kind: FieldKind, default: u128) -> Result<FieldValues, Misfit> {
-        Ok(self.choice(key, kind)?.unwrap_or(FieldValues::Fixed(default)))
+    fn values_or(&self, key: &str, kind: FieldKind, default: u128) -> Result<FieldValues, Misfit> {
+        Ok(self.values(key, kind)?.unwrap_or(FieldValues::Fixed(default)))
     }
 
     /// Returns the value of a key that is the same in all frames.
     fn number_or(&self, key: &str, bits: u32, default: u128) -> Result<u128, Misfit> {
-        match self.choice_or(key, FieldKind::Number(bits), default)? {
+        match self.values_or(key, FieldKind::Number(bits), default)? {
             FieldValues::Fixed(value) => Ok(value),
             _ => Err(Misfit::new(key, "expected one number: it is the same in all frames")),
         }
@@ -186,7 +186,7 @@ impl Spec {
         let Some(text) = self.get(key) else {
             return Ok(None);
         };
-        let choice = family(text).choice(text).map_err(|why| Misfit::new(key, why))?;
+        let choice = family(text).values(text).map_err(|why| Misfit::new(key, why))?;
         Ok(Some(match family(text) {
             FieldKind::V6 => IpAddr::V6(choice.first().into()),
             _ => IpAddr::V4((choice.first() as u32).into()),
@@ -194,7 +194,7 @@ impl Spec {
     }
 
     fn flows(&self) -> Result<Option<u64>, Misfit> {
-        match self.choice("flows", FieldKind::Number(32))? {
+        match self.values("flows", FieldKind::Number(32))? {
             None => Ok(None),
             Some(FieldValues::Fixed(0)) => Err(Misfit::new("flows", "at least one is required")),
             Some(FieldValues::Fixed(flows)) => Ok(Some(flows as u64)),
@@ -239,7 +239,7 @@ pub(crate) fn family(text: &str) -> FieldKind {
 }
 
 /// Returns the most similar key, as a question.
-fn like(key: &str) -> String {
+fn suggestion(key: &str) -> String {
     let near = KEYS.iter().map(|(name, ..)| (distance(key, name), *name)).min();
     match near {
         Some((0..=2, name)) => format!("; is it {name}?"),
@@ -282,7 +282,7 @@ impl Limits {
     }
 }
 
-/// Limit of memory for a spec's frames, which are made in advance.
+/// Maximum memory for a spec's frames, which are made in advance.
 const FRAMES_MEMORY: usize = 256 << 20;
 
 /// The frames of one spec: its variants, in order.
@@ -304,7 +304,7 @@ impl Part {
             None => (None, Vec::new()),
         };
         if !others.is_empty() && others.len() != variants.len() {
-            return Err(Misfit::new("every", "every frame must have the same number of payloads"));
+            return Err(Misfit::new("every", "the frames of every must have as many payloads as the others"));
         }
         Ok(Self { variants, others, every, flows })
     }
@@ -327,7 +327,9 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
     if let Some(mtu) = limits.mtu {
         let most = mtu as usize + maker.link_header();
         if let Some(length) = lengths.iter().find(|length| **length > most) {
-            let why = format!("a frame of {length} bytes exceeds the MTU of {mtu}: the longest has {most}");
+            let why = format!(
+                "a frame of {length} bytes exceeds the MTU of {mtu}: the longest possible frame has {most} bytes"
+            );
             return Err(Misfit::new("size", why));
         }
     }
@@ -353,7 +355,7 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     let exceptions: Vec<u64> = parts.iter().filter_map(|part| part.every).collect();
     let every = exceptions.first().copied();
     if exceptions.iter().any(|one| Some(*one) != every) {
-        return Err((0, Misfit::new("every", "all parts of a mix must have the same number")));
+        return Err((0, Misfit::new("every", "all parts of a mix must have the same interval")));
     }
     let flows = parts.iter().filter_map(|part| part.flows).max();
     let mut variants = Vec::new();
@@ -439,7 +441,7 @@ impl Sizes {
             }
             return Ok(Self::InTurn(spread(&weighted)));
         }
-        let lengths: Vec<u128> = match size.choice(text)? {
+        let lengths: Vec<u128> = match size.values(text)? {
             FieldValues::Fixed(length) => vec![length],
             FieldValues::List(lengths) => lengths,
             FieldValues::Step { first, step, count } => (0..u128::from(count)).map(|n| first + n * step).collect(),
@@ -449,7 +451,7 @@ impl Sizes {
             }
         };
         if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
-            return Err(format!("{length} bytes exceed the longest frame"));
+            return Err(format!("{length} bytes exceed the maximum of {LONGEST}"));
         }
         Ok(Self::InTurn(lengths.into_iter().map(|l| l as usize).collect()))
     }
@@ -492,12 +494,13 @@ pub fn spread<T: Copy>(weighted: &[(T, usize)]) -> Vec<T> {
 
 // Default differences between flows.
 
-/// First source port that represents a flow; the next value is their number.
+/// First source port that represents a flow.
 const FIRST_FLOW_PORT: u128 = 1024;
+/// Number of source ports that represent flows.
 const FLOW_PORTS: u64 = 65_536 - 1024;
 
 impl Spec {
-    /// Makes flows different: if nothing varies, ports, identifiers or addresses do.
+    /// Makes flows different: if no field varies, ports, identifiers or addresses are made to.
     fn with_flows(&self, flows: Option<u64>) -> Result<Spec, Misfit> {
         let mut varied = self.clone();
         let Some(flows) = flows else {
@@ -514,7 +517,7 @@ impl Spec {
             ("dst-port", FieldKind::Number(16)),
             ("id", FieldKind::Number(16)),
         ] {
-            let Some(choice) = self.choice(key, kind)? else {
+            let Some(choice) = self.values(key, kind)? else {
                 continue;
             };
             match choice.period() {
@@ -547,7 +550,7 @@ impl Spec {
                 return Err(Misfit::new("flows", "an ICMP echo identifier distinguishes at most 65536 flows"));
             }
             Protocol::Arp | Protocol::Eth => {
-                let mac = self.choice_or("src-mac", FieldKind::Mac, 0)?.first();
+                let mac = self.values_or("src-mac", FieldKind::Mac, 0)?.first();
                 let text = |mac: u128| {
                     let bytes = mac_bytes(&FieldValues::Fixed(mac)).map(|byte| format!("{byte:02x}"));
                     bytes.join(":")

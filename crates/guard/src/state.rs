@@ -74,7 +74,7 @@ impl Guard {
 
     /// Like [`Self::find`], for a command that only reads: nothing is created, and nothing removed.
     pub fn find_to_read(namespace: Option<&Namespace>) -> Result<Option<Self>> {
-        let lock = Self::lock_existing(namespace)?.map(Lock::for_looking);
+        let lock = Self::lock_existing(namespace)?.map(Lock::read_only);
         let is_whole = |lock: &Lock| [SET, RATES].iter().all(|name| lock.path().join(name).exists());
         let lock = lock.filter(is_whole);
         lock.map(|lock| Self::open(namespace, lock)).transpose()
@@ -292,7 +292,7 @@ pub fn sweep() {
 impl Drop for Guard {
     fn drop(&mut self) {
         let is_empty = |set: RuleSet| set.rules.is_empty() && set.defaults.is_empty();
-        if !self.lock.only_looks() && self.store.read().is_ok_and(is_empty) {
+        if !self.lock.is_read_only() && self.store.read().is_ok_and(is_empty) {
             remove_pins(self.lock.path());
         }
     }

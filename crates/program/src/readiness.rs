@@ -37,8 +37,8 @@ pub struct Readiness {
     switched: Vec<Switched>,
     /// The link that keeps a program on the other end.
     link: Option<OwnedFd>,
-    /// Links that keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths. The
-    /// keys are the numbers of the sending interfaces.
+    /// Links that keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths.
+    /// The keys are the numbers of the sending interfaces.
     targets: Vec<(u32, OwnedFd)>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,

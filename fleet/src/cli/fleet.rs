@@ -62,8 +62,8 @@ struct ServerArgs {
 
 /// Requests a capture from the hosts, each of which applies its own policy
 ///
-/// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it keep it. A host without
-/// an agent follows its desired state as soon as an agent runs.
+/// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it keep it. A host
+/// without an agent follows its desired state as soon as an agent runs.
 #[derive(Debug, clap::Args)]
 struct Start {
     /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name selects

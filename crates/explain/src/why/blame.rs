@@ -61,8 +61,8 @@ impl Blame {
         Self { culprits: named.collect(), unexplained, other_candidates: live.len().saturating_sub(MOST_NAMED) }
     }
 
-    /// Returns the blame of this many packets, whose rules are not noted. `may_match` is false for a rule's text if none
-    /// of them can have matched it.
+    /// Returns the blame of this many packets, whose rules are not noted. `may_match` is false for a rule's text if
+    /// none of them can have matched it.
     pub fn of_some(self, remaining: u64, may_match: impl Fn(&str) -> bool) -> Self {
         let is_explained =
             self.unexplained.is_none() && self.other_candidates == 0 && self.culprits.iter().all(|one| one.is_certain);

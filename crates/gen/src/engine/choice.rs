@@ -14,7 +14,7 @@ use crate::source::{Next, Source};
 
 /// Time that an engine has for its first frame.
 const TRIAL_PATIENCE: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 const NOT_ACCEPTED: &str = "the device did not accept the first frame";
 
 /// The requested engine.
@@ -44,35 +44,35 @@ impl EngineChoice {
 
 /// Notes on the choice, each reported once for all threads.
 #[derive(Clone, Debug, Default)]
-pub struct Notes(Arc<Mutex<Said>>);
+pub struct Notes(Arc<Mutex<NoteList>>);
 
 #[derive(Debug, Default)]
-struct Said {
+struct NoteList {
     all: Vec<String>,
-    taken: usize,
+    returned: usize,
 }
 
 impl Notes {
-    pub(super) fn say(&self, text: String) {
-        if let Ok(mut said) = self.0.lock()
-            && !said.all.contains(&text)
+    pub(super) fn add(&self, text: String) {
+        if let Ok(mut list) = self.0.lock()
+            && !list.all.contains(&text)
         {
-            said.all.push(text);
+            list.all.push(text);
         }
     }
 
     /// Returns the notes since the last call.
     pub fn take(&self) -> Vec<String> {
-        let Ok(mut said) = self.0.lock() else {
+        let Ok(mut list) = self.0.lock() else {
             return Vec::new();
         };
-        let new = said.all[said.taken..].to_vec();
-        said.taken = said.all.len();
+        let new = list.all[list.returned..].to_vec();
+        list.returned = list.all.len();
         new
     }
 
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().map(|said| said.all.clone()).unwrap_or_default()
+        self.0.lock().map(|list| list.all.clone()).unwrap_or_default()
     }
 }
 
@@ -103,7 +103,7 @@ pub fn open(interface: &str, source: &mut dyn Source, options: &EngineOptions) -
             EngineChoice::Auto => ORDER.to_vec(),
             one => vec![one],
         },
-        held: None,
+        first_frame: None,
         opened: None,
         chosen: None,
     };
@@ -121,7 +121,7 @@ struct Chooser {
     options: EngineOptions,
     left: Vec<EngineChoice>,
     /// Frame of a failed trial.
-    held: Option<Vec<u8>>,
+    first_frame: Option<Vec<u8>>,
     /// Engine whose trial is not over.
     opened: Option<Box<dyn Engine>>,
     chosen: Option<Box<dyn Engine>>,
@@ -129,7 +129,7 @@ struct Chooser {
 
 /// A source whose first frame survives a failed trial.
 struct Trial<'a> {
-    held: &'a mut Option<Vec<u8>>,
+    first_frame: &'a mut Option<Vec<u8>>,
     source: &'a mut dyn Source,
     given: bool,
 }
@@ -139,13 +139,13 @@ impl Source for Trial<'_> {
         if self.given {
             return Ok(Next::Later(now));
         }
-        if self.held.is_none() {
+        if self.first_frame.is_none() {
             match self.source.next(now, room)? {
-                Next::Frame(length) => *self.held = Some(room[..length].to_vec()),
+                Next::Frame(length) => *self.first_frame = Some(room[..length].to_vec()),
                 other => return Ok(other),
             }
         }
-        let Some(frame) = self.held.as_ref() else {
+        let Some(frame) = self.first_frame.as_ref() else {
             return Ok(Next::End);
         };
         room[..frame.len()].copy_from_slice(frame);
@@ -160,7 +160,7 @@ impl Source for Trial<'_> {
 
 impl Chooser {
     fn refuse(&self, one: EngineChoice, why: &dyn std::fmt::Display) {
-        self.options.notes.say(format!("not the {} engine: {why}", one.name()));
+        self.options.notes.add(format!("not the {} engine: {why}", one.name()));
     }
 
     /// Opens an engine, and makes the device ready for it.
@@ -192,7 +192,7 @@ impl Chooser {
                     device.make_driver_accept(interface, notes)?;
                     xsk = open()?;
                 }
-                notes.say(xsk.copy_mode().to_owned());
+                notes.add(xsk.copy_mode().to_owned());
                 Box::new(xsk)
             }
             EngineChoice::Auto | EngineChoice::Packet => Box::new(Packet::open(interface, source.longest())?),
@@ -253,7 +253,7 @@ impl Chooser {
         let before = Reading::now(&self.interface)?;
         let is_live = one == EngineChoice::Live;
         let number = source.pattern().map(|pattern| pattern.number());
-        let again = |source: &mut dyn Source| {
+        let rewind = |source: &mut dyn Source| {
             if let (true, Some(number), Some(pattern)) = (is_live, number, source.pattern()) {
                 pattern.go_to(number);
             }
@@ -263,28 +263,28 @@ impl Chooser {
             let sent = if is_live {
                 engine.send(source, now, 1)?
             } else {
-                let mut trial = Trial { held: &mut self.held, source, given: engine.has_frames() };
+                let mut trial = Trial { first_frame: &mut self.first_frame, source, given: engine.has_frames() };
                 engine.send(&mut trial, now, 1)?
             };
             if sent.frames > 0 {
                 let counted = self.options.device.calibrate(&self.interface, &before)?;
                 // Without any count, the kernel would not report that the driver accepts no frame.
                 if !counted && !engine.counts_refused() && sending(&self.interface)? != XdpSending::Always {
-                    again(source);
+                    rewind(source);
                     return Ok(None);
                 }
                 self.options.device.keep_programs();
-                self.held = None;
+                self.first_frame = None;
                 self.chosen = Some(engine);
                 return Ok(Some(Sent { later: None, ..sent }));
             }
             // A source without a frame proves nothing about the engine.
-            let nothing_given = if is_live { sent.later.is_some() || sent.ended } else { self.held.is_none() };
+            let nothing_given = if is_live { sent.later.is_some() || sent.ended } else { self.first_frame.is_none() };
             if nothing_given {
                 self.opened = Some(engine);
                 return Ok(Some(sent));
             }
-            again(source);
+            rewind(source);
             if start.elapsed() > TRIAL_PATIENCE {
                 if self.options.choice == EngineChoice::Auto || is_live {
                     return Ok(None);
@@ -293,11 +293,11 @@ impl Chooser {
                 self.chosen = Some(engine);
                 return Ok(Some(sent));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         }
     }
 
-    /// Returns whether a driver that refused a live frame may accept it with an XDP program.
+    /// Returns true if a driver that refused a live frame may accept it with an XDP program.
     fn may_accept_with_program(&self, one: EngineChoice) -> Result<bool> {
         Ok(one == EngineChoice::Live && sending(&self.interface)? == XdpSending::Unknown)
     }

@@ -19,7 +19,7 @@ use super::Notes;
 const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
 /// Time without a change after which a counter is final: some drivers update theirs once a second.
 const COUNTER_SETTLES: Duration = Duration::from_millis(1500);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// The device of a run, shared by its threads. Programs attached for the run end with it, also if trawl is killed.
 #[derive(Clone, Debug, Default)]
@@ -111,7 +111,7 @@ impl Device {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a counter shows the first frame of a thread. Returns whether one does.
+    /// Waits until a counter shows the first frame of a thread. Returns true if one does.
     pub(super) fn calibrate(&self, interface: &str, before: &Reading) -> Result<bool> {
         let start = Instant::now();
         let found = loop {
@@ -121,7 +121,7 @@ impl Device {
             if found.is_some() || start.elapsed() > COUNTER_PATIENCE {
                 break found;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_EVERY);
         };
         let mut state = self.state();
         state.counter = state.counter.or(found);
@@ -164,7 +164,7 @@ impl Device {
                 last = (Instant::now(), count);
             }
             if last.0.elapsed() < COUNTER_SETTLES {
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(CHECK_EVERY);
                 continue;
             }
             if !is_known {
@@ -201,7 +201,7 @@ impl Device {
             ));
         }
         let effects = CardEffects::of_attaching(&site, None).map_or_else(String::new, |effects| format!("; {effects}"));
-        notes.say(format!(
+        notes.add(format!(
             "{interface}: attaching an XDP program that passes every packet for this run, because the driver ({driver}) sends \
              such frames only while it has one{effects}"
         ));
@@ -246,7 +246,7 @@ impl Device {
         let site = Site::named(peer.namespace.clone(), &peer.link.name)?;
         let held = hold_passing(&site).map_err(|error| cannot(error.why()))?;
         state.peer = Some(held);
-        notes.say(format!(
+        notes.add(format!(
             "{label} accepts XDP frames during this run: an XDP program that passes every packet is attached"
         ));
         Ok(())

@@ -199,7 +199,7 @@ impl Ip {
         }
     }
 
-    /// Returns whether the transport's checksum covers this address.
+    /// Returns true if the transport's checksum covers this address.
     pub fn in_pseudo_header(&self, is_source: bool) -> bool {
         is_source || !self.routed_on
     }

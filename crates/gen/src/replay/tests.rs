@@ -122,7 +122,7 @@ fn time_begins_when_the_engine_continues() {
 }
 
 #[test]
-fn rounds() {
+fn rounds_repeat_all_frames() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (10, 2)]));
     let (marks, times, outcome) =

@@ -77,7 +77,8 @@ impl FieldKind {
         }
     }
 
-    pub fn choice(self, text: &str) -> Result<FieldValues, String> {
+    /// Parses the values of a field.
+    pub fn values(self, text: &str) -> Result<FieldValues, String> {
         let (random, rest) = match text.trim().strip_prefix("random:") {
             Some(rest) => (true, rest.trim()),
             None => (false, text.trim()),
@@ -133,7 +134,7 @@ impl FieldKind {
                 return Err("random values have no step".to_owned());
             }
             if count > 1 << 32 && !count.is_power_of_two() {
-                return Err("a range to choose from has at most 2^32 values; a prefix may have more".to_owned());
+                return Err("a range for random values has at most 2^32 of them; a prefix may have more".to_owned());
             }
             return Ok(FieldValues::Random { first, count });
         }
@@ -150,7 +151,7 @@ impl FieldKind {
         let length = match length.parse::<u32>() {
             Ok(length) if length <= bits => length,
             _ => {
-                return Err(format!("'/{length}' is not a prefix length; they go up to {bits}"));
+                return Err(format!("'/{length}' is not a prefix length: the maximum is {bits}"));
             }
         };
         let address = self.value(address)?;
@@ -245,35 +246,35 @@ mod tests {
 
     #[test]
     fn fields_are_parsed() {
-        assert_eq!(PORT.choice("53"), Ok(FieldValues::Fixed(53)));
-        assert_eq!(PORT.choice("0x35"), Ok(FieldValues::Fixed(53)));
+        assert_eq!(PORT.values("53"), Ok(FieldValues::Fixed(53)));
+        assert_eq!(PORT.values("0x35"), Ok(FieldValues::Fixed(53)));
         let step = |first, step, count| Ok(FieldValues::Step { first, step, count });
-        assert_eq!(PORT.choice("1000-1999"), step(1000, 1, 1000));
-        assert_eq!(PORT.choice("10-20/5"), step(10, 5, 3));
-        assert_eq!(PORT.choice("1,5,7"), Ok(FieldValues::List(vec![1, 5, 7])));
+        assert_eq!(PORT.values("1000-1999"), step(1000, 1, 1000));
+        assert_eq!(PORT.values("10-20/5"), step(10, 5, 3));
+        assert_eq!(PORT.values("1,5,7"), Ok(FieldValues::List(vec![1, 5, 7])));
         let random = |first, count| Ok(FieldValues::Random { first, count });
-        assert_eq!(PORT.choice("random:1-6"), random(1, 6));
-        assert_eq!(PORT.choice("random"), random(0, 65536));
-        assert_eq!(FieldKind::V4.choice("10.0.0.0/24"), step(0x0a00_0001, 1, 254));
-        assert_eq!(FieldKind::V4.choice("10.0.0.7/32"), Ok(FieldValues::Fixed(0x0a00_0007)));
-        assert_eq!(FieldKind::V4.choice("random:10.0.0.0/8"), random(0x0a00_0001, (1 << 24) - 2));
-        assert_eq!(FieldKind::V6.choice("fd00::/64"), step(0xfd00 << 112, 1, 0));
-        assert_eq!(FieldKind::Mac.choice("02:00:00:00:00:00/40"), step(2 << 40, 1, 256));
-        assert_eq!(FieldKind::Dscp.choice("ef,cs6,af41,10"), Ok(FieldValues::List(vec![46, 48, 34, 10])));
+        assert_eq!(PORT.values("random:1-6"), random(1, 6));
+        assert_eq!(PORT.values("random"), random(0, 65536));
+        assert_eq!(FieldKind::V4.values("10.0.0.0/24"), step(0x0a00_0001, 1, 254));
+        assert_eq!(FieldKind::V4.values("10.0.0.7/32"), Ok(FieldValues::Fixed(0x0a00_0007)));
+        assert_eq!(FieldKind::V4.values("random:10.0.0.0/8"), random(0x0a00_0001, (1 << 24) - 2));
+        assert_eq!(FieldKind::V6.values("fd00::/64"), step(0xfd00 << 112, 1, 0));
+        assert_eq!(FieldKind::Mac.values("02:00:00:00:00:00/40"), step(2 << 40, 1, 256));
+        assert_eq!(FieldKind::Dscp.values("ef,cs6,af41,10"), Ok(FieldValues::List(vec![46, 48, 34, 10])));
     }
 
     #[test]
     fn nonsense_is_refused() {
         for text in ["", "-1", "65536", "5-1", "1-5/0", "random:5", "random:1,2", "a", "1-", "1,,2"] {
-            assert!(PORT.choice(text).is_err(), "{text}");
+            assert!(PORT.values(text).is_err(), "{text}");
         }
         for text in ["10.0.0.0/33", "10.0.0", "::1", "random:10.0.0.0-10.0.0.9/2", "random"] {
-            assert!(FieldKind::V4.choice(text).is_err(), "{text}");
+            assert!(FieldKind::V4.values(text).is_err(), "{text}");
         }
         for text in ["02:00:00:00:00", "02:00:00:00:00:00:00", "02:00:00:00:00:0g", "2:::::"] {
-            assert!(FieldKind::Mac.choice(text).is_err(), "{text}");
+            assert!(FieldKind::Mac.values(text).is_err(), "{text}");
         }
-        assert!(FieldKind::V6.choice("random:fd00::-fd01::").is_err());
-        assert!(FieldKind::Dscp.choice("af44").is_err());
+        assert!(FieldKind::V6.values("random:fd00::-fd01::").is_err());
+        assert!(FieldKind::Dscp.values("af44").is_err());
     }
 }

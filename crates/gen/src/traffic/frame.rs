@@ -1,5 +1,5 @@
-//! One spec's frames: headers, the offsets of their fields, and the ranges of their checksums. The first part has the
-//! link layer, tags, labels and tunnels.
+//! Makes the frames of one spec: headers, the offsets of their fields, and the ranges of their checksums. The first
+//! part has the link layer, tags, labels and tunnels.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -154,7 +154,7 @@ impl Maker {
         self.edits.extend(edit.map(|edit| edit.at(offset, width, shift, bits)));
     }
 
-    /// Returns a seed for each field.
+    /// Returns another seed for each field.
     fn next_seed(&mut self) -> u64 {
         self.fields += 1;
         self.seed ^ self.fields.wrapping_mul(0xd6e8_feb8_6659_fd93)
@@ -183,7 +183,7 @@ impl Maker {
         };
         self.ip(spec, ["outer-src", "outer-dst"], &FieldValues::Fixed(0), &FieldValues::Fixed(64))?;
         self.udp(&port, &FieldValues::Fixed(u128::from(VXLAN_PORT)));
-        let vni = FieldKind::Number(24).choice(vni).map_err(|why| Misfit::new("vxlan", why))?;
+        let vni = FieldKind::Number(24).values(vni).map_err(|why| Misfit::new("vxlan", why))?;
         self.field(self.length + 4, 4, 8, 24, &vni);
         self.push(Layer::Vxlan { vni: vni.first() as u32 }, 8);
         self.ethernet(spec, "src-mac", "dst-mac")?;
@@ -192,7 +192,8 @@ impl Maker {
 
     fn ethernet(&mut self, spec: &Spec, src: &str, dst: &str) -> Result<(), Misfit> {
         let mac = |key: &str| {
-            spec.choice(key, FieldKind::Mac)?.ok_or_else(|| Misfit::new(key, "the MAC address is unknown: give it"))
+            spec.values(key, FieldKind::Mac)?
+                .ok_or_else(|| Misfit::new(key, "the MAC address is unknown, so it must be given"))
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
         let at = self.length;
@@ -211,7 +212,7 @@ impl Maker {
         for (at, tag) in tags.iter().enumerate() {
             let (id, priority) = tag.split_once(':').unwrap_or((tag, "0"));
             let wrong = |why| Misfit::new("vlan", why);
-            let id = FieldKind::Number(12).choice(id).map_err(wrong)?;
+            let id = FieldKind::Number(12).values(id).map_err(wrong)?;
             let priority = FieldKind::Number(3).value(priority).map_err(wrong)?;
             self.field(self.length, 2, 0, 12, &id);
             let vlan = Vlan {
@@ -239,7 +240,7 @@ impl Maker {
         let mut bytes = Vec::new();
         for (at, label) in labels.iter().enumerate() {
             let wrong = |why| Misfit::new("mpls", why);
-            let label = FieldKind::Number(20).choice(label).map_err(wrong)?;
+            let label = FieldKind::Number(20).values(label).map_err(wrong)?;
             self.field(self.length + at * 4, 4, 12, 20, &label);
             let bottom = u32::from(at + 1 == labels.len());
             let entry = (label.first() as u32) << 12 | bottom << 8 | 64;
@@ -277,12 +278,12 @@ const SOURCE_PORT: u128 = 40_000;
 
 impl Maker {
     fn network(&mut self, spec: &Spec) -> Result<(), Misfit> {
-        let dscp = spec.choice_or("dscp", FieldKind::Dscp, 0)?;
-        let ttl = spec.choice_or("ttl", FieldKind::Number(8), 64)?;
+        let dscp = spec.values_or("dscp", FieldKind::Dscp, 0)?;
+        let ttl = spec.values_or("ttl", FieldKind::Number(8), 64)?;
         let is_v6 = self.ip(spec, ["src", "dst"], &dscp, &ttl)?;
         match spec.protocol {
             Protocol::Udp => {
-                let port = |key, default| spec.choice_or(key, FieldKind::Number(16), default);
+                let port = |key, default| spec.values_or(key, FieldKind::Number(16), default);
                 self.udp(&port("src-port", SOURCE_PORT)?, &port("dst-port", DISCARD_PORT)?);
                 Ok(())
             }
@@ -291,16 +292,17 @@ impl Maker {
         }
     }
 
-    /// Adds an IP header; returns whether it is IPv6.
+    /// Adds an IP header; returns true if it is IPv6.
     fn ip(&mut self, spec: &Spec, keys: [&str; 2], dscp: &FieldValues, ttl: &FieldValues) -> Result<bool, Misfit> {
-        let text = |key: &str| spec.get(key).ok_or_else(|| Misfit::new(key, "the address is unknown: give it"));
+        let text =
+            |key: &str| spec.get(key).ok_or_else(|| Misfit::new(key, "the address is unknown, so it must be given"));
         let (src, dst) = (text(keys[0])?, text(keys[1])?);
         let kind = family(dst);
         if family(src) != kind {
             let why = "source and destination are of different families";
             return Err(Misfit::new(keys[0], why));
         }
-        let choice = |key, text| kind.choice(text).map_err(|why| Misfit::new(key, why));
+        let choice = |key, text| kind.values(text).map_err(|why| Misfit::new(key, why));
         let (src, dst) = (choice(keys[0], src)?, choice(keys[1], dst)?);
         let at = self.length;
         if kind == FieldKind::V6 {
@@ -347,10 +349,10 @@ impl Maker {
 
     fn tcp(&mut self, spec: &Spec) -> Result<(), Misfit> {
         let at = self.length;
-        let src = spec.choice_or("src-port", FieldKind::Number(16), SOURCE_PORT)?;
-        let dst = spec.choice_or("dst-port", FieldKind::Number(16), DISCARD_PORT)?;
-        let seq = spec.choice_or("seq", FieldKind::Number(32), 0)?;
-        let ack = spec.choice_or("ack", FieldKind::Number(32), 0)?;
+        let src = spec.values_or("src-port", FieldKind::Number(16), SOURCE_PORT)?;
+        let dst = spec.values_or("dst-port", FieldKind::Number(16), DISCARD_PORT)?;
+        let seq = spec.values_or("seq", FieldKind::Number(32), 0)?;
+        let ack = spec.values_or("ack", FieldKind::Number(32), 0)?;
         self.field(at, 2, 0, 16, &src);
         self.field(at + 2, 2, 0, 16, &dst);
         self.field(at + 4, 4, 0, 32, &seq);
@@ -371,8 +373,8 @@ impl Maker {
 
     fn icmp(&mut self, spec: &Spec, is_v6: bool) -> Result<(), Misfit> {
         let at = self.length;
-        let id = spec.choice_or("id", FieldKind::Number(16), 1)?;
-        let seq = spec.choice_or("seq", FieldKind::Number(16), 1)?;
+        let id = spec.values_or("id", FieldKind::Number(16), 1)?;
+        let seq = spec.values_or("seq", FieldKind::Number(16), 1)?;
         self.field(at + 4, 2, 0, 16, &id);
         self.field(at + 6, 2, 0, 16, &seq);
         self.sum(2, is_v6.then_some(protocol::ICMPV6), false);
@@ -389,8 +391,8 @@ impl Maker {
 
     fn arp(&mut self, spec: &Spec) -> Result<(), Misfit> {
         let address = |key: &str| {
-            let missing = || Misfit::new(key, "the address is unknown: give it");
-            spec.choice(key, FieldKind::V4)?.ok_or_else(missing)
+            let missing = || Misfit::new(key, "the address is unknown, so it must be given");
+            spec.values(key, FieldKind::V4)?.ok_or_else(missing)
         };
         let (src, dst) = (address("src")?, address("dst")?);
         let is_reply = match spec.get("op").unwrap_or("request") {
@@ -400,8 +402,8 @@ impl Maker {
                 return Err(Misfit::new("op", format!("'{other}' is neither request nor reply")));
             }
         };
-        let src_mac = spec.choice_or("src-mac", FieldKind::Mac, 0)?;
-        let dst_mac = spec.choice_or("dst-mac", FieldKind::Mac, 0)?;
+        let src_mac = spec.values_or("src-mac", FieldKind::Mac, 0)?;
+        let dst_mac = spec.values_or("dst-mac", FieldKind::Mac, 0)?;
         let at = self.length;
         // The same values in the same order as in the Ethernet header: random ones have the same seed.
         self.repeat(at + 8, at - ETHERNET + 6);
@@ -425,8 +427,8 @@ impl Maker {
     /// Repeats the MAC address of the Ethernet header.
     fn repeat(&mut self, offset: usize, original: usize) {
         let header = self.edits.iter().find(|edit| edit.offset() == original && edit.width() == 8);
-        let again = header.map(|edit| edit.clone().moved(offset));
-        self.edits.extend(again);
+        let edit_of_copy = header.map(|edit| edit.clone().moved(offset));
+        self.edits.extend(edit_of_copy);
     }
 }
 

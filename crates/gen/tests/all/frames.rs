@@ -159,7 +159,7 @@ fn check(frame: &[u8]) -> Result<usize, TestCaseError> {
     Ok(before + 1)
 }
 
-/// Returns whether a length matches one of the texts above.
+/// Returns true if a length matches one of the texts above.
 fn fits(size: Option<&str>, length: usize) -> bool {
     match size {
         None => length >= 60,

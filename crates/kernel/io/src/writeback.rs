@@ -79,7 +79,8 @@ impl Writeback {
         if self.disk.failed.load(Ordering::Acquire) { self.disk.lock().outcome() } else { Ok(()) }
     }
 
-    /// Waits until the disk has all bytes that were written. With `last`, they then even survive a crash of the machine.
+    /// Waits until the disk has all bytes that were written. With `last`, they then even survive a crash of the
+    /// machine.
     pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
         let mut state = self.disk.lock();
         if state.failure.is_none() {
