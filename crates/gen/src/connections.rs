@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use trawl_io::send::tcp::{Readiness, begin, unacknowledged, wait};
+use trawl_sys::error::copy_of;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::units::rounded;
 use trawl_sys::{Error, Result};
@@ -329,14 +330,6 @@ impl<'a> Run<'a> {
             one.closing = self.plan.bytes.is_some_and(|bytes| one.written >= bytes);
         }
         Fate::Goes
-    }
-}
-
-/// Copies an error, since errors do not implement `Clone`.
-fn copy_of(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(errno) => std::io::Error::from_raw_os_error(errno),
-        None => error.kind().into(),
     }
 }
 

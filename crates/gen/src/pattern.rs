@@ -330,7 +330,8 @@ impl Marks {
     }
 }
 
-fn common_divisor(one: u64, other: u64) -> u64 {
+/// Returns the greatest common divisor of two numbers.
+pub(crate) fn common_divisor(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { common_divisor(other, one % other) }
 }
 

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use trawl_packet::net::mac_text;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::{Namespace, run_maybe_in};
@@ -170,10 +171,6 @@ fn group_mac(address: IpAddr) -> Option<[u8; 6]> {
         }
         _ => None,
     }
-}
-
-fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Returns the reason why an interface should not be flooded, if any.

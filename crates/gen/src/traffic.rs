@@ -9,10 +9,11 @@ use std::net::IpAddr;
 
 use Protocol::{Arp, Eth, Icmp, Raw, Tcp, Udp};
 use field::{FieldKind, FieldValues};
+use trawl_packet::net::mac_text;
 use trawl_sys::{Error, Result};
 
 use self::frame::mac_bytes;
-use crate::pattern::{Edit, Exception, Pattern, Variant};
+use crate::pattern::{Edit, Exception, Pattern, Variant, common_divisor};
 use crate::stamp;
 
 pub mod field;
@@ -333,7 +334,7 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
             return Err(Misfit::new("size", why));
         }
     }
-    let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
+    let count = lcm(lengths.len(), payloads.len());
     let longest = lengths.iter().max().copied().unwrap_or_default();
     if count.saturating_mul(longest) > FRAMES_MEMORY {
         let why = format!("{count} different frames of up to {longest} bytes are too many to prepare in memory");
@@ -395,12 +396,9 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     })
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 fn lcm(a: usize, b: usize) -> usize {
-    (a / gcd(a, b).max(1)).saturating_mul(b)
+    let divisor = common_divisor(a as u64, b as u64).max(1) as usize;
+    (a / divisor).saturating_mul(b)
 }
 
 // Lengths of frames: one, several in turn, a mix, or random.
@@ -551,10 +549,7 @@ impl Spec {
             }
             Protocol::Arp | Protocol::Eth => {
                 let mac = self.values_or("src-mac", FieldKind::Mac, 0)?.first();
-                let text = |mac: u128| {
-                    let bytes = mac_bytes(&FieldValues::Fixed(mac)).map(|byte| format!("{byte:02x}"));
-                    bytes.join(":")
-                };
+                let text = |mac: u128| mac_text(mac_bytes(&FieldValues::Fixed(mac)));
                 let range = format!("{}-{}", text(mac), text(mac + u128::from(flows) - 1));
                 varied.values.insert("src-mac", range);
             }

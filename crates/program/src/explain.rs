@@ -12,6 +12,7 @@ use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{bpffs, info};
 use trawl_sys::Error;
 use trawl_sys::errno::ENOSPC;
+use trawl_sys::error::copy_of;
 use trawl_sys::words::word;
 
 /// Explains a conflict with the programs on the interface, and how to resolve it.
@@ -302,11 +303,4 @@ fn libbpf_says(failure: &LoadFailure) -> Option<String> {
     let first = failure.warnings.iter().find(|text| !is_hint(text))?;
     let text = first.strip_prefix("libbpf: ").unwrap_or(first);
     Some(text.lines().next()?.trim().to_owned())
-}
-
-fn copy_of(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(errno) => std::io::Error::from_raw_os_error(errno),
-        None => error.kind().into(),
-    }
 }

@@ -12,6 +12,7 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::taps::{hook, trace};
 use trawl_guard::Guard;
 use trawl_guard::rule::{Action, Rule};
+use trawl_packet::net::mac_text;
 use trawl_program::Site;
 use trawl_program::reload::{self, ReloadMethod};
 use trawl_sys::netlink::interface::Interface;
@@ -174,10 +175,7 @@ fn is_to_own_mac(key: &DropKey, row: &Row) -> bool {
         return false;
     };
     let own = namespace(key).and_then(|space| Interface::find(space.as_ref(), name).ok()?.mac);
-    own.is_some_and(|own| {
-        let bytes = own.map(|byte| format!("{byte:02x}"));
-        bytes.join(":") == *mac
-    })
+    own.is_some_and(|own| mac_text(own) == *mac)
 }
 
 fn no_vlan(key: &DropKey, prefix: &str, interface: &str) -> String {

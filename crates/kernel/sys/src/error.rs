@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 
 use crate::words::shown;
 
@@ -47,6 +48,14 @@ fn lacks_files(errno: Option<i32>) -> bool {
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Copies an error of the standard library, which does not implement `Clone`.
+pub fn copy_of(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => error.kind().into(),
+    }
+}
 
 impl Error {
     /// Creates the error of a failed action.
