@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Reads a socket buffer: the packet's socket and bytes. The tap at drops and the programs that follow packets share this
- * code. */
+/* Reads a socket buffer: the packet's socket and bytes. The tap at drops and the programs that follow packets share
+ * this code. */
 #ifndef TRAWL_BUFFER_H
 #define TRAWL_BUFFER_H
 
@@ -24,7 +24,8 @@
 #undef REACHABLE
 #define REACHABLE(packet, length) (CONFIG(step) ? (packet)->linear : (length) - (packet)->out_of_reach)
 
-/* Lists of socket buffers are too much work for verifiers before Linux 6.2, which removed `vlan_present`. */
+/* Programs that read lists of socket buffers are too complex for verifiers before Linux 6.2, which removed
+ * `vlan_present`. */
 #define LISTS_READABLE                                                  \
 	(FRAGMENTS_READABLE && !CONFIG(step) && !CONFIG(first_buffer_only) && \
 	 !bpf_core_field_exists(struct sk_buff, vlan_present))
@@ -58,7 +59,7 @@ struct bytes {
 /* A buffer at a step, as the step's program passes it to the program that all steps share. */
 struct seen {
 	__u64 buffer;
-	/* The socket that is notified of the packet; 0: the buffer's own. */
+	/* The socket that is notified of the packet, or 0 for the buffer's own. */
 	__u64 socket;
 	__u32 step;
 	/* This step may be the packet's first. */
@@ -68,7 +69,7 @@ struct seen {
 /* Room for a copy of the kernel's struct sk_buff. */
 #define BUFFER_COPY 320
 
-/* Scratch memory of one CPU. */
+/* Scratch memory of one CPU, for data that do not fit on the stack. */
 struct scratch {
 	struct drop_state state;
 	/* The packet's beginning, and room for the last piece that is copied. */
@@ -232,8 +233,8 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
 	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK || kind == DEVICE_UNKNOWN;
 	bool is_ip = protocol == ETH_P_IP || protocol == ETH_P_IPV6;
-	/* IPsec without a tunnel moves the IP header to where the encrypted part began: the bytes before are stale. A packet
-	 * that this host sends and fragments or loops back has no link header yet. */
+	/* IPsec without a tunnel moves the IP header to the beginning of the encrypted part, so the bytes before it are
+	 * stale. A packet that this host sends and fragments or loops back has no link header yet. */
 	bool is_moved = is_ip && network <= tail && (network > mac + ETHERNET_LENGTH + TAGS_LENGTH || network == mac);
 
 	note->link = DROP_LINK_ETHERNET;
@@ -266,7 +267,7 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 }
 
 /* Makes the verifier forget the path on which these numbers were found, because it would check all following code once
- * for each path. It knows nothing of values that are read from a map. */
+ * for each path. It has no knowledge of values that are read from a map. */
 static __always_inline void settle_bytes(struct tap_context *packet, struct sighting *sight, struct scratch *scratch)
 {
 	struct bytes *bytes = &scratch->bytes;
@@ -307,8 +308,8 @@ static __always_inline __u32 tag_of(struct sk_buff *buffer, bool typed)
 	return (__u32)bpf_htons(GET(typed, buffer, vlan_tci)) << 16 | kind;
 }
 
-/* Runs the filter on a copy of the packet. It always sees an Ethernet frame: raw IP gets a header without addresses. Of
- * a list of socket buffers it sees the first, which has the headers. */
+/* Runs the filter on a copy of the packet. The filter always sees an Ethernet frame, so raw IP gets a header without
+ * addresses. In a list of socket buffers, it sees only the first, which has the headers. */
 static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
 					   const struct sighting *sight, __u32 protocol)
 {
@@ -348,21 +349,21 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
 }
 
-/* Returns the scratch memory of a program that interrupts another one on this CPU, and changes the number to that of its
- * ring. */
+/* Returns the scratch memory of a program that interrupts another one on this CPU, and changes `cpu` to the number of
+ * its ring. */
 static __always_inline struct scratch *nested(__u32 *cpu)
 {
 	*cpu += CONFIG(nested_from);
 	return bpf_map_lookup_elem(&drop_scratch, cpu);
 }
 
-/* Claims the CPU's scratch memory, or the one for a softirq that interrupts a process: a ring and its accounts allow one
- * writer at a time. Counts the packet as interrupted if both are in use. */
+/* Claims the CPU's scratch memory, or the memory for a softirq that interrupts a process, because a ring and its
+ * accounts allow only one writer at a time. Counts the packet as interrupted if both are in use. */
 static __always_inline struct scratch *begin(__u32 *cpu)
 {
 	struct scratch *scratch;
 
-	/* A CPU that came later has no memory: the next number is of nested programs. */
+	/* A CPU that was added later has no memory, because numbers from `nested_from` on belong to nested programs. */
 	if (CONFIG(nested_from) && *cpu >= CONFIG(nested_from))
 		return NULL;
 	scratch = bpf_map_lookup_elem(&drop_scratch, cpu);

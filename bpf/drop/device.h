@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Finds the device and namespace of a socket buffer. If the verifier knows the type of a pointer (`typed`), fields are
- * read by plain loads, else by a helper. */
+/* Finds the device and namespace of a socket buffer. Fields are read by plain loads if the verifier knows the type of
+ * the pointer (`typed`), and by a helper otherwise. */
 #ifndef TRAWL_DEVICE_H
 #define TRAWL_DEVICE_H
 
@@ -15,7 +15,7 @@
 /* ARPHRD_ETHER and ARPHRD_LOOPBACK. */
 #define DEVICE_ETHERNET 1
 #define DEVICE_LOOPBACK 772
-/* The packet's device is not known. Most have Ethernet headers. */
+/* The kind of an unknown device. Packets are read as Ethernet frames, because most devices have Ethernet headers. */
 #define DEVICE_UNKNOWN 0xffff
 #define NO_HEADER 0xffff
 #define PACKET_BROADCAST 1
@@ -29,8 +29,8 @@
 /* Reads a field of a kernel structure, by a load if the verifier knows the pointer's type. */
 #define GET(typed, from, field) ((typed) ? (from)->field : BPF_CORE_READ(from, field))
 
-/* Notes the device, or returns false. In some queues, other data share the memory of skb->dev: only the name node of a
- * device points back to it. */
+/* Notes the device, or returns false. In some queues, other data share the memory of skb->dev, so the pointer counts as
+ * a device only if its name node points back to it. */
 static __always_inline bool note_device(struct net_device *device, bool typed, struct drop_note *note, __u32 *kind)
 {
 	struct netdev_name_node *node;
@@ -60,7 +60,7 @@ static __always_inline void note_name(struct net_device *device, bool typed, str
 	}
 }
 
-/* Notes the packet's namespace, by its socket. */
+/* Notes the namespace of the packet's socket as the packet's. */
 static __always_inline void note_socket_space(struct sock *socket, bool typed, struct drop_note *note)
 {
 	struct net *net;
@@ -104,8 +104,8 @@ static __always_inline bool is_among_or_all(const struct drop_settings *settings
 }
 
 /* Notes a packet's device and namespace, and finds the kind of the device. Returns the device that the buffer names, or
- * NULL. Reads the buffer's own fields by loads if it is `typed`, and the structures that it points to if
- * `pointers_typed`. */
+ * NULL. Plain loads read the buffer's fields if `typed` is true, and the structures that it points to if
+ * `pointers_typed` is true. */
 static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
 						     bool pointers_typed, struct drop_note *note, __u32 *kind)
 {
@@ -129,7 +129,7 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 		return device;
 	note_socket_space(socket, pointers_typed, note);
 	if (received_on) {
-		/* User space finds the name, by the index and the namespace. */
+		/* User space finds the name by the index and the namespace. */
 		if (!note->netns) {
 			note_route(buffer, typed, note, kind);
 			((__u64 *)note->name)[0] = 0;

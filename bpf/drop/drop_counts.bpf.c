@@ -10,13 +10,13 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Maximum number of kinds of drops; further ones are counted together. */
+/* Maximum number of kinds of drops. Further kinds are counted together. */
 #define KINDS 4096
 #define FIRST_DEVICE 1
-/* Number of innermost functions to skip: they run this program. */
+/* Number of innermost functions to skip, because they run this program. */
 #define STACK_OWN 3
 
-/* Each place belongs to the first kind that came to it on that CPU. */
+/* Counts of frequent kinds. Each place belongs to the first kind on that CPU whose hash selects it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, FREQUENT_DROPS);
@@ -24,7 +24,7 @@ struct {
 	__type(value, struct frequent_drop);
 } frequent_drops SEC(".maps");
 
-/* Kinds that came later. */
+/* Kinds whose place another kind has. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, KINDS);
@@ -46,9 +46,10 @@ struct {
 	__type(value, __u64);
 } other_drops SEC(".maps");
 
-/* Reading the functions that led here takes longer than all else, so facts of the buffer stand for the hook: the function
- * that its route leads to, whether it names a device, and whether it was received there. On loopback the route remains
- * from sending, and the functions have to be read. */
+/* Returns a number that distinguishes the netfilter hooks. Reading the functions that led here would take longer than
+ * all other work, so facts of the buffer identify the hook: the function to which its route leads, whether it names a
+ * device, and whether it was received there. On loopback, the route remains from sending, and the functions must be
+ * read. */
 static __always_inline __u64 way_of(__u64 *arguments, const struct counted_drop *kind, bool typed)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
@@ -102,7 +103,7 @@ static __always_inline bool is_same(const struct counted_drop *one, const struct
 	return words[0] == others[0] && words[1] == others[1] && words[2] == others[2] && words[3] == others[3];
 }
 
-/* Counts one of the kinds that did not come first. Returns false if it is new. */
+/* Counts a kind whose place another kind has. Returns false if it is new. */
 static __always_inline bool count_infrequent(const struct counted_drop *kind)
 {
 	__u64 one = 1, *count = bpf_map_lookup_elem(&drop_counts, kind);
@@ -141,7 +142,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 	note.reason = kind.reason;
 	device = find_place(buffer, socket, typed, typed, &note, &device_kind);
 	protocol = bpf_ntohs(GET(typed, buffer, protocol));
-	/* Other buffers are no packets: messages of netlink and of local sockets. */
+	/* Other buffers are messages of netlink and of local sockets, and no packets. */
 	if (!note.ifindex && protocol != ETH_P_IP && protocol != ETH_P_IPV6)
 		return 0;
 	if (find_loss(settings, &note, buffer, typed))
@@ -157,7 +158,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 	frequent = bpf_map_lookup_elem(&frequent_drops, &place);
 	if (!frequent)
 		return 0;
-	/* The kernel does not run this program within itself on one CPU. */
+	/* No atomic operations are needed, because the kernel does not run this program within itself on one CPU. */
 	if (frequent->packets && is_same(&frequent->kind, &kind)) {
 		frequent->packets++;
 		return 0;

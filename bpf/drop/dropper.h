@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The object that drops a packet, which bpf/drop/droppers.bpf.c notes before the kernel frees the packet. */
+/* The map by which bpf/drop/droppers.bpf.c passes on the object that drops a packet. It notes the object before the
+ * kernel frees the packet. */
 #ifndef TRAWL_DROPPER_H
 #define TRAWL_DROPPER_H
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* Notes the object that drops a packet: a rule or policy of nftables, or a cgroup's programs for received packets.
  * nftables evaluates the expressions of rules one by one, and an expression does not name its rule. The programs
- * therefore note the chains that a packet passes, and run after the expressions that can set a verdict: the rule is the
- * one of these chains that contains the expression. */
+ * therefore note the chains that a packet passes, run after the expressions that can set a verdict, and search these
+ * chains for the rule that contains the expression. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -18,18 +18,18 @@ char LICENSE[] SEC("license") = "GPL";
 #define VERDICT_MASK 0xff
 /* CGROUP_INET_INGRESS */
 #define CGROUP_INGRESS 0
-/* Maximum number of rules that are known, of rules in a chain, and of the last jumps of a packet. */
+/* Maximum number of known rules, of rules in a chain, and of a packet's last jumps that are kept. */
 #define KNOWN_RULES 4096
 #define RULES_MAX (1 << 18)
 #define JUMPS_MAX 16
-/* struct nft_rule_dp, in front of a rule's expressions: a bit that marks the end of the chain, the length of the
+/* struct nft_rule_dp, which precedes a rule's expressions, has a bit that marks the end of the chain, the length of the
  * expressions, and the handle. */
 #define HEADER_LENGTH 8
 #define IS_END(word) ((word) & 1)
 #define RULE_LENGTH(word) (HEADER_LENGTH + ((word) >> 1 & 0xfff))
 #define HANDLE(word) ((word) >> 13 & ((1ull << 42) - 1))
 
-/* The loader finds them among the types of the kernel and of its modules. */
+/* The loader finds the offsets of these fields in the types of the kernel and of its modules. */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct nft_table {
@@ -38,13 +38,13 @@ struct nft_table {
 	char *name;
 };
 
-/* The rules of a chain, one after the other. */
+/* The rules of a chain in consecutive memory. */
 struct nft_rule_blob {
 	unsigned long size;
 	unsigned char data[1];
 };
 
-/* The rules of two generations, of which one is in force. */
+/* A chain has the rules of two generations, of which one is in force. */
 struct nft_chain {
 	struct nft_rule_blob *blob_gen_0;
 	struct nft_rule_blob *blob_gen_1;
@@ -89,7 +89,7 @@ struct sock {
 
 #pragma clang attribute pop
 
-/* The chains that the last packet on this CPU passes. */
+/* The chains that the last packet on this CPU has passed. */
 struct path {
 	struct nft_chain *base;
 	struct nft_chain *jumps[JUMPS_MAX];
@@ -104,7 +104,7 @@ struct {
 	__type(value, struct path);
 } paths SEC(".maps");
 
-/* A rule in memory, or a policy, which has only a chain. The handles tell whether the chain's memory was reused. */
+/* A rule in memory, or a policy, which has only a chain. Different handles show that the chain's memory was reused. */
 struct known_rule {
 	__u64 header;
 	__u64 header_word;
@@ -114,7 +114,7 @@ struct known_rule {
 	__u64 number;
 };
 
-/* By the address of the expression that drops, or of the chain whose policy drops. */
+/* The key is the address of the expression that drops, or of the chain whose policy drops. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, KNOWN_RULES);
@@ -122,7 +122,7 @@ struct {
 	__type(value, struct known_rule);
 } known_rules SEC(".maps");
 
-/* By number, for user space. */
+/* The rules by number, which user space reads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, KNOWN_RULES);
@@ -140,7 +140,7 @@ static __always_inline struct path *path_here(void)
 	return bpf_map_lookup_elem(&paths, &zero);
 }
 
-/* Returns the address of the first of the rules, if they contain the expression. */
+/* Returns the address of the first rule if the rules contain the expression, or 0. */
 static __always_inline __u64 rules_with(struct nft_rule_blob *rules, __u64 expression)
 {
 	__u64 first = (__u64)rules + bpf_core_field_offset(struct nft_rule_blob, data);
@@ -163,7 +163,7 @@ struct walk {
 	bool found;
 };
 
-/* Steps to the next rule, unless this one contains the expression. */
+/* Continues with the next rule unless this one contains the expression. */
 static long find_rule(__u64 step, void *context)
 {
 	struct walk *walk = context;
@@ -178,7 +178,7 @@ static long find_rule(__u64 step, void *context)
 	return 0;
 }
 
-/* Finds the rule of an expression, in the base chain or in the last chains that the packet was sent to. */
+/* Finds the rule of an expression, in the base chain or in the last chains to which the packet jumped. */
 static __always_inline bool find(__u64 expression, struct known_rule *rule)
 {
 	struct path *path = path_here();
@@ -235,7 +235,7 @@ static __always_inline __u64 add(struct nft_chain *chain, __u64 handle)
 	return number;
 }
 
-/* Returns the number of the rule with this expression, or of the policy of this chain; 0 if it is not found. */
+/* Returns the number of the rule with this expression, or of the policy of this chain. Returns 0 if none is found. */
 static __always_inline __u64 number_of(__u64 address, bool is_policy)
 {
 	struct known_rule *known = bpf_map_lookup_elem(&known_rules, &address), new = {};
@@ -283,7 +283,7 @@ static __always_inline __u64 plain(__u64 address)
 	return number;
 }
 
-/* Arguments of the programs at expressions: the expression, the registers, and the packet. */
+/* Handles the end of an expression. The program's arguments are the expression, the registers, and the packet. */
 static __always_inline int evaluated(__u64 *arguments)
 {
 	const struct nft_regs *registers = (void *)arguments[1];
@@ -308,7 +308,8 @@ static __always_inline int evaluated(__u64 *arguments)
 		return evaluated(arguments);   \
 	}
 
-/* An answer to the packet passes chains of its own before the verdict is set. */
+/* Expressions that send an answer need a program before them, too: the answer passes chains of its own, which replace
+ * the noted chains before the packet's verdict is set. */
 #define BEFORE(function)                                                      \
 	SEC("?fentry/" #function)                                             \
 	int before_##function(__u64 *arguments)                               \
@@ -321,7 +322,7 @@ static __always_inline int evaluated(__u64 *arguments)
 	}                                                                     \
 	AFTER(function)
 
-/* Verdicts of rules, and of maps. */
+/* These expressions set verdicts of rules and of maps. */
 AFTER(nft_immediate_eval)
 AFTER(nft_lookup_eval)
 BEFORE(nft_reject_inet_eval)
@@ -329,11 +330,11 @@ BEFORE(nft_reject_ipv4_eval)
 BEFORE(nft_reject_ipv6_eval)
 BEFORE(nft_reject_netdev_eval)
 BEFORE(nft_reject_bridge_eval)
-/* Targets of iptables. */
+/* These expressions run targets of iptables. */
 BEFORE(nft_target_eval_xt)
 BEFORE(nft_target_eval_bridge)
 
-/* Arguments: packet, base chain. Its policy drops the packet, unless a rule decides. */
+/* Arguments: packet, base chain. The chain's policy is noted first, because it applies unless a rule decides. */
 SEC("?fentry/nft_do_chain")
 int before_nft_do_chain(__u64 *arguments)
 {

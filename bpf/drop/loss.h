@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Recognition of losses among the packets that the kernel frees as dropped. Non-losses are: the original of which a
- * socket got a copy, a copy that a raw socket's filter rejects, segments and messages that have done their work, segments
- * that bring only known data, and packets in the queues of a closing socket. */
+/* Finds the losses among the packets that the kernel frees as dropped. No losses are: the original of which a socket
+ * got a copy, a copy that a raw socket's filter rejects, segments and messages that the kernel has processed, segments
+ * with only known data, and packets in the queues of a closing socket. */
 #ifndef TRAWL_LOSS_H
 #define TRAWL_LOSS_H
 
@@ -10,8 +10,8 @@
 
 #define DHCP_CLIENT_PORT 68
 #define DHCPV6_CLIENT_PORT 546
-/* Lengths of the record by which TLS closes a connection (close_notify): plain, with ChaCha20 and AES-GCM of version 1.2
- * and with all ciphers of version 1.3. */
+/* Lengths of the record by which TLS closes a connection (close_notify): unencrypted, with ChaCha20 and AES-GCM of
+ * version 1.2, and with all ciphers of version 1.3. */
 #define GOODBYE_LENGTHS (1U << 7 | 1U << 23 | 1U << 24 | 1U << 31)
 
 struct {
@@ -39,7 +39,7 @@ static __always_inline bool is_in(const struct drop_function *functions, __u32 c
 }
 
 /* The headers' fields in one word, because little stack is left: the protocol, TCP's flags or the type of ICMP, the
- * destination port, and the number of bytes after the TCP header. 0: not known. */
+ * destination port, and the number of bytes after the TCP header. The word is 0 if the headers are unknown. */
 #define HEADERS(protocol, flags, port, payload) \
 	((__u64)(payload) << 32 | (__u64)(port) << 16 | (__u64)(flags) << 8 | (protocol))
 #define HEADERS_PROTOCOL(headers) ((__u8)(headers))
@@ -73,8 +73,8 @@ static __always_inline __u64 read_headers(struct sk_buff *buffer, bool typed)
 		       total - (transport - network) - (bytes[12] >> 4) * 4);
 }
 
-/* Returns true for a packet to a group or to all hosts. Devices without link-layer addresses do not mark those to
- * groups. */
+/* Returns true for a packet to a group or to all hosts. Devices without link-layer addresses do not mark packets to
+ * groups, so the addresses are checked, too. */
 static __always_inline bool is_to_group(struct sk_buff *buffer, bool typed)
 {
 	__u8 kind = typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type);
@@ -97,8 +97,8 @@ static __always_inline bool is_to_group(struct sk_buff *buffer, bool typed)
 	}
 }
 
-/* Returns true for a message that ICMPv6 has acted on: an error, an echo request, or one of neighbour discovery or of
- * multicast listeners. Older kernels free all these as dropped, without a reason. */
+/* Returns true for a message that ICMPv6 has processed: an error, an echo request, or a message of neighbour discovery
+ * or of multicast listeners. Older kernels free all these as dropped, without a reason. */
 static __always_inline bool is_acted_on(__u64 headers)
 {
 	__u8 type = HEADERS_FLAGS(headers);
@@ -126,8 +126,8 @@ static __always_inline bool is_copied_to_socket(struct sk_buff *buffer, bool typ
 	}
 }
 
-/* Returns true for a TCP segment that has done its work: a closed connection needs neither acknowledgements nor the
- * peer's end of it. */
+/* Returns true for a TCP segment that nobody misses: a closed connection needs neither acknowledgements nor the end
+ * that the peer sends. */
 static __always_inline bool is_done(const struct drop_settings *settings, __u32 reason, __u64 headers)
 {
 	__u32 payload = HEADERS_PAYLOAD(headers);

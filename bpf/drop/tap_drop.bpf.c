@@ -18,10 +18,11 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Number of innermost functions to skip: they run this program. */
+/* Number of innermost functions to skip, because they run this program. */
 #define STACK_OWN 3
 
-/* Returns true if an XDP program dropped the packet, at an interface where another tap of this capture sees verdicts. */
+/* Returns true if an XDP program dropped the packet, at an interface where another tap of this capture sees
+ * verdicts. */
 static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings, const struct drop_note *note)
 {
 	bool by_xdp = settings->reason_xdp && note->reason == settings->reason_xdp;
@@ -51,7 +52,8 @@ static __always_inline struct sock *receiver_of(__u64 *arguments, bool typed)
 	return socket ?: GET(typed, buffer, sk);
 }
 
-/* Notes the object that dropped the packet. The kernel may give the buffer's memory to the next packet. */
+/* Notes the object that dropped the packet. The map's entry is used once, because the kernel may reuse the buffer's
+ * memory for the next packet. */
 static __always_inline void note_dropper(const struct sk_buff *buffer, struct drop_note *note)
 {
 	__u32 zero = 0;

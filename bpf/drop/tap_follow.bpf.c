@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* Follows packets from the first step that sees them to their end, by programs at tracepoints of the network stack, at
- * netfilter's hooks and at tc. At steps where a packet may be seen first, the filter selects packets; the other
+ * netfilter's hooks and at tc. At steps where a packet may be seen first, the filter selects packets. The other
  * programs only look for known packets. A packet is recognised by the address of its socket buffer, by the memory in
  * which an XDP program saw it, or by its content if the driver copied it, and only if its content is the same.
  *
@@ -17,12 +17,13 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define NF_ACCEPT 1
 #define TC_ACT_UNSPEC -1
-/* Hooks of netfilter. Packets have an outgoing device from HOOK_FORWARD on; packets of this host begin at HOOK_OUTPUT. */
+/* Hooks of netfilter. Packets have an outgoing device from HOOK_FORWARD on, and packets of this host begin at
+ * HOOK_OUTPUT. */
 #define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
 #define HOOK_POSTROUTING 4
-/* Result of the function that runs a hook, for a packet that goes on. */
+/* Result of the function that runs a hook, for a packet that continues. */
 #define HOOK_GOES_ON 1
 
 #define BIT(step) (1u << (step))
@@ -60,7 +61,7 @@ static __always_inline bool is_same(const struct known_packet *known, const stru
 	if (before->inner == ENCRYPTED)
 		return known->step == STEP_NETFILTER_LAST ? known->hook == HOOK_INPUT
 							  : BIT(known->step & 31) & (BIT(STEP_RECEIVED) | BIT(STEP_TC_INGRESS));
-	/* The packet left a tunnel, or entered one. */
+	/* The packet may have left a tunnel, or entered one. */
 	if (before->inner && before->inner == now->whole)
 		return true;
 	if (now->inner && now->inner == before->whole)
@@ -70,8 +71,8 @@ static __always_inline bool is_same(const struct known_packet *known, const stru
 	       before->weak == now->weak;
 }
 
-/* Finds the packet of a buffer that no step has seen: by its memory, if an XDP program saw it there, or by its content,
- * if it was transmitted and then copied. */
+/* Finds the packet of a buffer that no step has seen. The packet is found by its memory if an XDP program saw it there,
+ * or by its content if it was transmitted and then copied. */
 static __always_inline struct known_packet *find_elsewhere(const struct tap_context *packet,
 							   const struct contents *contents, __u32 step, __u64 now)
 {
@@ -90,8 +91,8 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 	return take_by_content(contents->whole, now);
 }
 
-/* Returns true if half of the pool has been free for CROWDED_NS. That half is for the steps of packets that are already
- * followed: a path is recorded completely or not at all. */
+/* Returns true if half of the pool has been free for CROWDED_NS. That half is reserved for the steps of packets that
+ * are already followed, because a path is recorded completely or not at all. */
 static __always_inline bool has_room_for_entries(struct drop_state *own, __u64 now)
 {
 	__u32 zero = 0;
@@ -112,8 +113,8 @@ static __always_inline void forget_elsewhere(const struct tap_context *packet, c
 	bpf_map_delete_elem(&known_packets, &contents->whole);
 }
 
-/* `may_read` is true for programs at tracepoints: Linux 6.12, for example, does not allow bpf_get_current_comm at netfilter
- * and tc. */
+/* Notes the step, and the process that reads the packet. `may_read` is true only for programs at tracepoints, because
+ * some kernels, for example Linux 6.12, do not allow bpf_get_current_comm at netfilter and tc. */
 static __always_inline void describe(struct scratch *scratch, __u32 number, bool may_read)
 {
 	struct follow_note *follow = &scratch->follow;
@@ -173,7 +174,7 @@ static __always_inline struct known_packet *find_known(const struct tap_context 
 		packet->scratch->follow.found = FOUND_BUFFER;
 		return known;
 	}
-	/* The buffer holds another packet now. */
+	/* The buffer holds another packet, so its entry is stale. */
 	if (known)
 		bpf_map_delete_elem(&known_packets, &packet->scratch->seen.buffer);
 	return find_elsewhere(packet, contents, step, now);
@@ -185,7 +186,7 @@ struct views {
 	struct net_device *device;
 };
 
-/* Notes the buffer that a program saw last on this CPU, in the memory of the programs that interrupt none. */
+/* Notes the buffer that a program saw last on this CPU, in the memory of the programs that are not nested. */
 static __noinline int note_latest(__u32 cpu, __u64 buffer)
 {
 	struct scratch *scratch;
@@ -198,7 +199,8 @@ static __noinline int note_latest(__u32 cpu, __u64 buffer)
 	return 0;
 }
 
-/* Returns the packet's socket. Callers do not keep it: a kept pointer is more state for the verifier to compare. */
+/* Returns the packet's socket. Callers do not keep the pointer, because the verifier would have more state to
+ * compare. */
 static __always_inline struct sock *socket_of(const struct scratch *scratch, const struct sk_buff *buffer, bool typed)
 {
 	return typed ? buffer->sk : (void *)(scratch->seen.socket ?: (__u64)buffer->sk);
@@ -296,7 +298,7 @@ struct end_of_packet {
 	__u32 reason;
 };
 
-/* The program that all steps of a kind share; each kind has a map of its own. */
+/* The program that all steps of a kind share. Each kind has a map of its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -319,9 +321,9 @@ static __noinline bool is_wanted(struct sk_buff *buffer)
 	return is_flow_wanted(network, is_sent ? FLOW_IS_SENT : FLOW_RECEIVED) || is_sent;
 }
 
-/* Returns true if this program handles the call. The kernel does not run a program that is running on this CPU already, in
- * what the call has interrupted. Such hooks have two programs: the first one leaves its argument for the second one,
- * which handles the calls for which it finds none. */
+/* Returns true if this program handles the call. The kernel does not run a program that is already running in the code
+ * which the call has interrupted on this CPU. Hooks where that happens therefore have two programs. The first one
+ * leaves its argument for the second one, which handles the calls for which it finds no argument. */
 static __always_inline bool is_own_turn(__u64 argument)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), hook = CONFIG(hook);
@@ -352,8 +354,8 @@ static __always_inline bool is_own_turn(__u64 argument)
 	return true;
 }
 
-/* Calls the shared program. Most packets are not followed: only their address is looked up, unless this step may be
- * their first. `by_process`: then only packets of the selected processes are. */
+/* Calls the shared program. Most packets are not followed, and only their address is looked up unless this step may be
+ * their first. If `by_process` is true, only packets of the selected processes may be seen first. */
 static __always_inline void take_step(void *context, __u64 buffer, __u64 socket, __u32 hook, struct end_of_packet how,
 				      bool may_be_first, bool by_process)
 {
@@ -377,7 +379,7 @@ static __always_inline void take_step(void *context, __u64 buffer, __u64 socket,
 	end(scratch);
 }
 
-/* Returns the scratch memory that take_step() claimed: that of the innermost program. */
+/* Returns the scratch memory that take_step() claimed, which is the innermost program's. */
 static __always_inline struct scratch *taken_up(__u32 *cpu)
 {
 	struct scratch *scratch;
@@ -393,8 +395,8 @@ static __always_inline struct scratch *taken_up(__u32 *cpu)
 	return bpf_map_lookup_elem(&drop_scratch, cpu);
 }
 
-/* Runs the shared part at tracepoints, on a copy of the buffer: reading one of its many fields by a helper takes as
- * long as the copy. */
+/* Runs the shared part at tracepoints, on a copy of the buffer, because reading one of its many fields by a helper
+ * takes as long as the copy. */
 static __always_inline int at_tracepoint(void *context, bool filtered)
 {
 	__u32 cpu, size = bpf_core_type_size(struct sk_buff);
@@ -407,9 +409,10 @@ static __always_inline int at_tracepoint(void *context, bool filtered)
 	if (size <= BUFFER_COPY && !bpf_probe_read_kernel(scratch->buffer, size, (void *)scratch->seen.buffer))
 		follow(scratch, from, false, cpu, true, filtered);
 	end(scratch);
-	/* Since Linux 6.13, a program at a tracepoint has one stack for each CPU, because the kernel runs it once at a time. It
-	 * does not know of the other programs that call this one, of which one may interrupt another: without a stack of the
-	 * caller's, they would overwrite each other's pointers. A program with a tail call has no stack of its own. */
+	/* Since Linux 6.13, a program at a tracepoint has one stack for each CPU, because the kernel runs it once at a
+	 * time. The kernel does not consider that several programs call this one, of which one may interrupt another,
+	 * so that their calls would overwrite each other's pointers. This unused tail call prevents that, because a
+	 * program with a tail call uses its caller's stack. */
 	bpf_tail_call(context, &shared_program, NO_PROGRAM);
 	return 0;
 }
@@ -426,8 +429,8 @@ int trawl_steps_f(void *context)
 	return at_tracepoint(context, true);
 }
 
-/* A program of a tracepoint: `argument` is the index of the buffer, `may_be_first` is true if a packet may be seen
- * there first. The step is in the configuration. */
+/* Defines the program of a tracepoint. `argument` is the index of the buffer among its arguments, and `may_be_first` is
+ * true if a packet may be seen there first. The step is in the configuration. */
 #define STEP(name, argument, may_be_first, by_process)                                                                   \
 	SEC("?raw_tp")                                                                                   \
 	int name(__u64 *arguments)                                                                       \
@@ -477,8 +480,8 @@ int trawl_free(__u64 *arguments)
 	return 0;
 }
 
-/* Returns true if this socket receives the packet: at most ARRIVAL_NS ago it was at a step from which packets reach
- * sockets, and it has the socket's protocol and port. */
+/* Returns true if this socket receives the packet: the packet was at a step from which packets reach sockets at most
+ * ARRIVAL_NS ago, and has the socket's protocol and port. */
 static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 {
 	__u64 head = (__u64)BPF_CORE_READ(buffer, head), key = (__u64)buffer;
@@ -500,8 +503,8 @@ static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 	       ports[1] == BPF_CORE_READ((struct inet_sock *)socket, inet_sport);
 }
 
-/* Runs when a socket is notified of data to read, and when a connection changes its state: by the packet that this CPU has
- * just seen, or by one that is not followed. */
+/* Runs when a socket is notified of data to read, and when a connection changes its state. The cause is the packet that
+ * this CPU has just seen, or a packet that is not followed. */
 SEC("?raw_tp")
 int trawl_ready(__u64 *arguments)
 {
@@ -543,8 +546,9 @@ int trawl_hook_p(__u64 *arguments)
 	return at_end_of_hook(arguments, true);
 }
 
-/* For kernels whose netfilter runs no programs (before 6.4): the function that calls a hook's functions, with the buffer and
- * the hook's state. Another program at its end sees the packets that go on. */
+/* Takes the step of a netfilter hook on kernels whose netfilter runs no programs (before 6.4). The program is at the
+ * beginning of the function that calls a hook's functions, with the buffer and the hook's state as arguments. Another
+ * program at the end of that function sees the packets that continue. */
 static __always_inline void take_step_at_call(__u64 *arguments, bool may_be_first, bool by_process)
 {
 	struct nf_hook_state *state = (void *)arguments[1];
@@ -573,7 +577,7 @@ int trawl_call_p(__u64 *arguments)
 	return 0;
 }
 
-/* Its result follows its four arguments. */
+/* Runs at the end of that function, whose result follows its four arguments. */
 SEC("?raw_tp")
 int trawl_return(__u64 *arguments)
 {

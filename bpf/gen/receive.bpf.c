@@ -12,8 +12,8 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define TIME_MASK ((1ull << STAMP_TIME_BITS) - 1)
-/* A lower sequence number with a stamp this much later means that the sender restarted, not that the packet was
- * overtaken: a sending thread is hardly ever delayed this long between the stamp and the sequence number. */
+/* A lower sequence number with a stamp this much later means that the sender restarted, and not that other packets
+ * overtook the packet, because a sending thread is hardly ever delayed this long between stamp and sequence number. */
 #define RESTART_NS 10000000
 /* Sequence numbers without their lowest six bits fit in this many bits. */
 #define BLOCK_BITS 48
@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "GPL";
 /* The verifier accepts no larger offsets to packet pointers. */
 #define LARGEST_OFFSET 0xefff
 
-/* Set by the loader. */
+/* The loader sets this configuration. */
 const volatile struct receive_config config = {};
 
 struct entry {
@@ -59,7 +59,7 @@ struct {
 	__type(value, struct receive_totals);
 } totals SEC(".maps");
 
-/* Returns the position of the highest bit; 0 for 0. */
+/* Returns the position of the highest bit, or 0 for 0. */
 static __always_inline __u32 log2_of(__u64 value)
 {
 	__u32 result = 0;
@@ -96,7 +96,8 @@ static __always_inline __u32 bucket_of(__u64 value, __u32 bits, __u32 buckets)
 	return bucket < buckets ? bucket : buckets - 1;
 }
 
-/* Adds a latency, a signed difference of 48 bits. Returns the value for the buckets: 0 if it is negative. */
+/* Adds a latency, which is a signed difference of 48 bits. Returns the value for the buckets, or 0 if it is
+ * negative. */
 static __always_inline __u64 add_latency(struct receive_latency *latency, __s64 elapsed)
 {
 	__u64 value = elapsed;
@@ -148,8 +149,8 @@ static __always_inline void begin(struct receive_flow *flow, __u64 sequence, __u
 	mark(flow, sequence);
 }
 
-/* Counts a packet of a flow; the caller holds the flow's lock. Returns false for a duplicate, and for a packet older
- * than the window. */
+/* Counts a packet of a flow, whose lock the caller holds. Returns false for a duplicate, and for a packet older than
+ * the window. */
 static __always_inline bool follow(struct receive_flow *flow, const struct stamp *stamp, __u32 length)
 {
 	__s64 ahead = (__s32)(stamp->sequence - (__u32)flow->highest);
@@ -248,7 +249,7 @@ int gen_receive(struct xdp_md *context)
 	__u64 time, value;
 	bool is_new = true;
 
-	/* Never true: each possible CPU has an entry. */
+	/* The verifier requires this check, which never fails, because each possible CPU has an entry. */
 	if (!total)
 		return XDP_PASS;
 	if (!find_stamp(context, length, &stamp)) {

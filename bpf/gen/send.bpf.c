@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The sending program: builds the frames of a pattern, which leave by XDP_TX from BPF_PROG_TEST_RUN.
+/* The sending program of the live engine. It builds the frames of a pattern, which leave by XDP_TX from
+ * BPF_PROG_TEST_RUN.
  *
  * The kernel reuses the pages, with the bytes that this program or the receiver of the frame left in them. The program
  * therefore writes into each frame all bytes that may differ. */
@@ -44,7 +45,7 @@ struct {
 	__type(value, __u64);
 } lists SEC(".maps");
 
-/* Folds a ones' complement sum: modulo 65535, 2^16, 2^32 and 2^48 are all congruent to 1. */
+/* Folds a ones' complement sum, which is possible because 2^16, 2^32 and 2^48 are all congruent to 1 modulo 65535. */
 static __always_inline __u64 fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -60,7 +61,7 @@ static __always_inline __u64 mix(__u64 value)
 	return value ^ value >> 31;
 }
 
-/* Avoids the division for powers of two: it would cost more than the rest of the program. */
+/* Returns the remainder. Powers of two need no division, which would cost more than the rest of the program. */
 static __always_inline __u64 modulo(__u64 value, __u64 count)
 {
 	return count & (count - 1) ? value % count : value & (count - 1);
@@ -144,7 +145,7 @@ static __always_inline const struct send_variant *variant_of(__u64 number)
 	return bpf_map_lookup_elem(&variants, &key);
 }
 
-/* Writes the stamp. It changes no checksum: stamp.h says why. */
+/* Writes the stamp, which changes no checksum (see stamp.h). */
 static __always_inline int write_stamp(struct xdp_md *context, __u32 length, __u64 number)
 {
 	void *end = (void *)(long)context->data_end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Counts the live XDP frames that a driver accepts and refuses, for each sending thread: the kernel itself reports
+/* Counts the live XDP frames that a driver accepts and refuses, for each sending thread, because the kernel reports
  * neither to the thread. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -28,7 +28,7 @@ int send_count(struct bpf_raw_tracepoint_args *context)
 	struct bpf_pidns_info thread = {};
 	struct send_accepted *accepted;
 
-	/* Live frames leave by the interface on which they seem to arrive. */
+	/* Live frames leave by the interface on which they appear to arrive. */
 	if (from != to || bpf_get_ns_current_pid_tgid(namespace_device, namespace_inode, &thread, sizeof(thread)))
 		return 0;
 	accepted = bpf_map_lookup_elem(&threads, &thread.pid);

@@ -7,7 +7,7 @@
  *
  * `check` makes the words' one's complement sum 0xffff, the other form of zero. Every Internet checksum that covers the
  * stamp is therefore the same as with eighteen zero bytes, at any position in the frame, after any headers and in a
- * tunnel of any depth: the sender need not know, find or fix a checksum.
+ * tunnel of any depth, so that the sender need not know, find or fix a checksum.
  *
  * The stamp fits into RFC 2544's frames of 64 bytes (with their FCS): 14 + 20 + 8 + 18 = 60. Because it is last, the
  * receiver finds it without parsing headers.
@@ -23,7 +23,7 @@
 #define STAMP_MAGIC 0x7472
 #define STAMP_WORDS 9
 #define STAMP_LENGTH 18
-/* The time is International Atomic Time in nanoseconds, modulo two to this power: 78 hours. */
+/* The time is International Atomic Time in nanoseconds, modulo two to this power, which is 78 hours. */
 #define STAMP_TIME_BITS 48
 
 struct stamp {
@@ -68,7 +68,7 @@ static __always_inline void stamp_write(void *at, const struct stamp *stamp)
 	words[8] = time_low;
 }
 
-/* Reads a stamp; returns false if the bytes are not one. */
+/* Reads a stamp. Returns false if the bytes are no stamp. */
 static __always_inline bool stamp_read(const void *at, struct stamp *stamp)
 {
 	const __u16 *words = at;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Finds the process that receives a packet, at XDP and at the ingress of tc: by a look-up of the packet's socket, whose
- * result each CPU keeps for the flow until an owner of its ports changes. A tap includes this header after it has defined
- * `tap_context`; INTERFACE_OF(context), the interface's number; and FIND_NETWORK(context, data, end, network), which does
- * the same as skip_link_header(). */
+/* Finds the process that receives a packet, at XDP and at the ingress of tc, by a look-up of the packet's socket. Each
+ * CPU keeps the result for the flow until an owner of its ports changes. A tap includes this header after it has
+ * defined `tap_context`; INTERFACE_OF(context), the interface's number; and FIND_NETWORK(context, data, end, network),
+ * which does the same as skip_link_header(). */
 #ifndef TRAWL_FLOWS_H
 #define TRAWL_FLOWS_H
 
@@ -29,8 +29,8 @@ struct {
 	__type(value, struct flow_lookups);
 } flow_lookups SEC(".maps");
 
-/* Number of look-ups in a tick. Of further packets with unknown flows, one in LOOKUPS_THEN leads to a look-up: in floods and
- * scans, each packet is a new flow. */
+/* Number of look-ups in a tick. One in LOOKUPS_THEN further packets with unknown flows leads to a look-up. In floods
+ * and scans, each packet is a new flow, and a look-up for each would be too slow. */
 #define LOOKUPS_AT_ONCE 256
 #define LOOKUPS_THEN 16
 
@@ -68,7 +68,7 @@ static __noinline int look_up_listener(struct tap_context *context, struct owned
 
 	if (!kept)
 		return 0;
-	/* No connection comes from this port. */
+	/* No connection has the remote port zero, so only the listening socket is found. */
 	if (received & RECEIVED_IPV6)
 		tuple->ipv6.sport = 0;
 	else
@@ -79,7 +79,7 @@ static __noinline int look_up_listener(struct tap_context *context, struct owned
 		return 0;
 	owner = owner_by_cookie(socket, false);
 	start = socket_start();
-	/* The port chooses a socket of a group. */
+	/* The choice of a socket in a group depends on the remote port, which was replaced. */
 	if (owner && owner->process && start && start->state == STATE_LISTENING && !group_of(start)) {
 		kept->process = process_of(owner);
 		kept->cookie = owner->cookie;
@@ -88,8 +88,8 @@ static __noinline int look_up_listener(struct tap_context *context, struct owned
 	return 0;
 }
 
-/* Looks up the socket of a flow, whose tuple is at the beginning of `kept`, and notes its process there. Returns true if
- * the result holds for further packets. */
+/* Looks up the socket of a flow, whose tuple is at the beginning of `kept`, and notes its process there. Returns true
+ * if the result is valid for further packets. */
 static __noinline bool look_up(struct tap_context *context, struct owned_flow *kept, __u32 received)
 {
 	struct socket_owner *owner;
@@ -113,7 +113,7 @@ static __noinline bool look_up(struct tap_context *context, struct owned_flow *k
 	return start && start->stays;
 }
 
-/* Returns false if this tick had enough look-ups. */
+/* Counts a look-up. Returns false if this tick had enough of them. */
 static __always_inline bool may_look_up(struct flow_lookups *lookups)
 {
 	__u64 tick = bpf_jiffies64();
@@ -177,8 +177,8 @@ static __noinline int read_flow(struct tap_context *context, struct bpf_sock_tup
 	return received;
 }
 
-/* Looks up the process of the flow that receiver_of_flow() does not know, or not any more, and keeps it in a free one of
- * two slots. */
+/* Looks up the process of a flow that receiver_of_flow() does not know, or whose entry is stale, and keeps it in one of
+ * two slots, preferably in a free one. */
 static __noinline __u64 learn(struct tap_context *context)
 {
 	struct owned_flow *kept, *other;
@@ -209,7 +209,7 @@ static __noinline __u64 learn(struct tap_context *context)
 	start = socket_start();
 	if (received & RECEIVED_FIRST && kept->process == PROCESS_UNDECIDED && start && start->state == STATE_TIMED_WAIT)
 		look_up_listener(context, kept, received);
-	/* The result of a SYN is not kept: the socket that it finds is not the connection's. */
+	/* The result of a SYN is not kept, because the socket that it finds is not the connection's. */
 	if (stays && !(received & RECEIVED_FIRST))
 		kept->ports = lookups->key;
 	else
@@ -245,7 +245,7 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	switch (FIND_NETWORK(context, data, end, &network)) {
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
-		/* Addresses from 224.0.0.0 on are of groups. */
+		/* Addresses from 224.0.0.0 on belong to groups. */
 		if (!ip || ip->frag_off & bpf_htons(IPV4_FRAGMENT) || (ip->daddr & 0xff) >= 224)
 			return PROCESS_UNDECIDED;
 		is_v6 = false;
@@ -283,13 +283,14 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	begun = bpf_map_lookup_elem(&epochs, &zero);
 	if (!begun)
 		return 0;
-	/* A datagram socket gets its local port after its process has connected it. */
+	/* Each part of the sum changes if the owner of the connection, of the local port, or of the remote port without
+	 * a local one changes. A datagram socket gets its local port only after its process has connected it. */
 	epoch = READ_ONCE(begun->slots[epoch_slot(local, remote)]) + READ_ONCE(begun->slots[epoch_slot(local, 0)]) +
 		READ_ONCE(begun->slots[epoch_slot(0, remote)]);
 	hash = (hash ^ key << 7) * 0x9e3779b97f4a7c15ull;
 	first = hash >> 52;
 	kept = bpf_map_lookup_elem(&owned_flows, &first);
-	/* A connection that begins is not the one that had its ports before. */
+	/* A beginning connection is not the earlier one with the same ports. */
 	if (kept && !begins && likely(is_flow(kept, addresses, key, epoch, is_v6))) {
 		note_socket_of(&kept->cookie, NULL);
 		return kept->process;
@@ -310,8 +311,9 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	return FLOW_UNKNOWN;
 }
 
-/* Returns the process that receives the packet; 0 if no socket here does, PROCESS_UNDECIDED if the receiver is unknown, as
- * for fragments and packets to a group. The tap makes both calls, because each has its own part of the small stack. */
+/* Returns the process that receives the packet, 0 if no socket here does, or PROCESS_UNDECIDED if the receiver is
+ * unknown, for example for fragments and packets to a group. The two calls are separate, so that each has its own part
+ * of the small stack. */
 static __always_inline __u64 receiver_of_flow(struct tap_context *context, __u32 point)
 {
 	__u64 found = receiver_of_known_flow(context, point);
@@ -323,15 +325,16 @@ static __always_inline __u64 receiver_of_flow(struct tap_context *context, __u32
 #define ECHO_REQUEST 1
 #define ECHO_REPLY 2
 
-/* The types in IPv4, as in <linux/icmp.h>, which needs headers of the C library for 32 bits. */
+/* The types in IPv4, as in <linux/icmp.h>. That header is not included, because it needs headers of the C library for
+ * 32 bits. */
 #define ICMP_ECHO_REQUEST 8
 #define ICMP_ECHO_REPLY 0
 
-/* Returns whether the packet asks for an echo or is one, and finds what both have in common. */
+/* Returns ECHO_REQUEST, ECHO_REPLY or NO_ECHO, and fills in the fields that a request and its reply have in common. */
 static __always_inline int find_echo(struct tap_context *context, struct echo *echo)
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
-	/* An echo has the same header in IPv4. */
+	/* Echo messages have the same header in IPv4. */
 	struct icmp6hdr *icmp;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
@@ -369,7 +372,8 @@ static __always_inline int find_echo(struct tap_context *context, struct echo *e
 	}
 }
 
-/* Returns the process that asked for this echo; 0 if it is none, or if several may have asked. */
+/* Returns the process that requested this echo, or 0 if the packet is no echo reply or if several may have requested
+ * it. */
 static __noinline __u64 asker_of(struct tap_context *context)
 {
 	struct echo echo = {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Keeps the owner of each socket: the process that used it last. Programs at the root cgroup and at tracepoints run when a
- * process makes, binds, connects or uses a socket, whichever way it came to it; they change nothing and allow everything. */
+/* Keeps the owner of each socket, which is the process that used it last. Programs at the root cgroup and at
+ * tracepoints run when a process makes, binds, connects or uses a socket, however it got the socket. They change
+ * nothing and allow everything. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -15,7 +16,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define ALLOW 1
 /* The type of TCP's sockets. */
 #define STREAM 1
-/* Levels of parents among which --pid is searched. */
+/* Number of levels of parents among which --pid is searched. */
 #define MOST_PARENTS 16
 #define ANY_USER 0xffffffff
 
@@ -46,7 +47,7 @@ static __always_inline bool is_below(struct cgroup *group, __u64 number)
 	for (int i = 0; i < MOST_PARENTS && group; i++) {
 		if (BPF_CORE_READ(group, kn, id) == number)
 			return true;
-		/* A cgroup begins with its own state, to which its parent's points. */
+		/* The parent pointer leads to the parent's state, which is at the beginning of the parent's cgroup. */
 		group = (void *)BPF_CORE_READ(group, self.parent);
 	}
 	return false;
@@ -68,7 +69,7 @@ static __noinline int wanted_flag(struct task_struct *task)
 		const __u64 *wanted = (void *)settings->name;
 
 		bpf_core_read(name, sizeof(name), &task->comm);
-		/* Bytes after the end of a name are those of an older, longer one. */
+		/* Bytes after the end of a name may remain from an earlier, longer name. */
 		for (int i = 0; i < 16; i++) {
 			char own = ((char *)name)[i], other = ((const char *)wanted)[i];
 
@@ -83,8 +84,8 @@ static __noinline int wanted_flag(struct task_struct *task)
 	return OWNER_WANTED;
 }
 
-/* The helper bpf_probe_read_user(). The loader replaces this mark by its number, because libbpf replaces the number by that of
- * bpf_probe_read() if the kernel refuses to let programs read its own memory. */
+/* The helper bpf_probe_read_user(). The loader replaces this mark by the helper's number. With the number itself,
+ * libbpf would replace it by bpf_probe_read()'s if the kernel does not allow programs to read its own memory. */
 static long (*const read_user)(void *to, __u32 length, const void *from) = (void *)0x7477fff7;
 
 /* Fills in the entry of a process, whose bytes are zero. */
@@ -135,7 +136,7 @@ static __always_inline void describe(struct process_event *event, const struct k
 		event->command_length = length;
 }
 
-/* Describes a process that user space does not know yet. */
+/* Describes a process to user space, unless user space knows it already. */
 static __noinline int meet(struct task_struct *leader)
 {
 	__u32 process = BPF_CORE_READ(leader, tgid);
@@ -161,11 +162,11 @@ struct use {
 	__u64 cookie;
 	__u32 local;
 	__u32 remote;
-	/* No packet belongs to the socket yet: TCP's connect or listen first. */
+	/* No packet belongs to the socket yet, because TCP must connect or listen first. */
 	bool is_idle;
 };
 
-/* Counts a connection that a selected process was given after packets of it were left out. */
+/* Counts a connection that a selected process got after packets of the connection were left out. */
 static __always_inline void count_begun_before(void)
 {
 	struct process_counts *counts = counts_of_processes();
@@ -181,8 +182,8 @@ static __always_inline void list_owner(struct socket_owner *owner)
 	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
 }
 
-/* Makes the current process the owner of a socket, or notes new ports of a socket that it owns already: the table has it
- * then, and an update takes longer than all else. */
+/* Makes the current process the owner of a socket, or notes new ports of a socket that it already owns. In the second
+ * case, the entry in the table is changed in place, because an update would take longer than all other work. */
 static __noinline int change_owner(struct socket_owner *owner, const struct use *use)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
@@ -203,7 +204,7 @@ static __noinline int change_owner(struct socket_owner *owner, const struct use 
 		else if (!use->is_idle)
 			list_owner(owner);
 	} else {
-		/* A process that has got one connection of a listening socket may get the next. */
+		/* A process that got one connection of a listening socket may also get the next ones. */
 		if (wanted && owner->listener) {
 			listed = bpf_map_lookup_elem(&owners, &owner->listener);
 			if (listed)
@@ -243,7 +244,7 @@ static __always_inline void used(struct socket_owner *owner, const struct use *u
 		change_owner(owner, use);
 }
 
-/* Contexts of new and of bound sockets show fewer fields than others. */
+/* Notes the use of a new or bound socket, whose context shows fewer fields than others. */
 static __always_inline int use_sock(struct bpf_sock *socket, __u32 local)
 {
 	struct use use = {
@@ -258,7 +259,7 @@ static __always_inline int use_sock(struct bpf_sock *socket, __u32 local)
 	return ALLOW;
 }
 
-/* Notes a use by a call with an address; `remote` is zero if the socket has its peer already, or none. */
+/* Notes a use by a call with an address. `remote` is zero if the socket already has its peer, or has none. */
 static __always_inline int use_address(struct bpf_sock_addr *address, __u32 remote, bool accepts)
 {
 	struct bpf_sock *socket = address->sk;
@@ -273,10 +274,12 @@ static __always_inline int use_address(struct bpf_sock_addr *address, __u32 remo
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!owner)
 		return ALLOW;
-	/* A process that asks for the peer's name does not use a socket that has an owner. accept() asks for a new socket. */
+	/* getpeername() is no use of a socket that has an owner. accept(), for which the same program runs, has a new
+	 * socket with the owner of the listening one. */
 	if (accepts && owner->process && owner->cookie == use.cookie && owner->how != OWNER_LISTENER)
 		return ALLOW;
-	/* Nor does one that accepts a connection that a selected process may get: it may hand it over before it uses it. */
+	/* An accept() by a process that is not selected does not count if a selected process may get the connection,
+	 * because the first process may hand it over without using it. */
 	if (accepts && owner->how == OWNER_LISTENER && owner->flags & OWNER_WANTED &&
 	    !wanted_flag((void *)bpf_get_current_task()))
 		return ALLOW;
@@ -304,8 +307,8 @@ int trawl_bound6(struct bpf_sock *socket)
 	return use_sock(socket, socket->src_port);
 }
 
-/* The last packets of a connection are those of the process that closes it. A filter that selects its last user selects
- * them too. */
+/* The last packets of a connection belong to the process that closes it. A filter that selects the last user also
+ * selects them. */
 SEC("?cgroup/sock_release")
 int trawl_closed(struct bpf_sock *socket)
 {
@@ -344,12 +347,12 @@ AT_ADDRESS(trawl_send4, "sendmsg4", 0, false)
 AT_ADDRESS(trawl_send6, "sendmsg6", 0, false)
 AT_ADDRESS(trawl_receive4, "recvmsg4", 0, false)
 AT_ADDRESS(trawl_receive6, "recvmsg6", 0, false)
-/* accept() asks for the peer's name, if its caller does. */
+/* These programs also run for accept() if its caller asks for the peer's address. */
 AT_ADDRESS(trawl_accept4, "getpeername4", 0, true)
 AT_ADDRESS(trawl_accept6, "getpeername6", 0, true)
 
-/* A connection gets its local port after the program at connect() ran; and a new socket has its listener's owner, under
- * a cookie of its own. */
+/* Completes the entry of a connection, which gets its local port after the program at connect() has run. An accepted
+ * socket has its listener's owner, and gets an entry under its own cookie. */
 SEC("?sockops")
 int trawl_connection(struct bpf_sock_ops *event)
 {
@@ -377,8 +380,8 @@ int trawl_connection(struct bpf_sock_ops *event)
 	return ALLOW;
 }
 
-/* A process that sends or receives by a socket is its user, even if other programs did not see it get the socket: by
- * accept() without an address, by a fork, as a passed descriptor. */
+/* A process that sends or receives by a socket is its user, even if the other programs did not see how it got the
+ * socket: by accept() without an address, by a fork, or as a passed descriptor. */
 static __always_inline int use_typed(struct sock *socket)
 {
 	struct socket_owner *owner;
@@ -412,7 +415,8 @@ int trawl_received(__u64 *arguments)
 	return use_typed((void *)arguments[0]);
 }
 
-/* The same before Linux 6.3, which has no tracepoints for it: as the kernel asks whether the process may send or receive. */
+/* Does the same before Linux 6.3, which has no tracepoints for it. The programs run when the kernel asks whether the
+ * process may send or receive. */
 static __always_inline int use_whole(struct socket *socket)
 {
 	return use_typed(socket->sk);
@@ -441,20 +445,20 @@ static __always_inline void stop_in_new_namespace(struct task_struct *task)
 		bpf_send_signal(STOP);
 }
 
-/* Names of a path, and steps through mounts; and the room for each name. */
+/* Maximum number of names of a path and of steps through mounts, and the room for each name. */
 #define MOST_NAMES 24
 #define NAME_ROOM 64
 
-/* Writes the names of the directories of a program that was named by a relative path, up to the root of the process.
- * Without all of them, the path stays unknown. */
+/* Writes the names of the directories of a program that was started by a relative path, up to the root of the process.
+ * If some of them do not fit, the path stays unknown. */
 static __noinline int walk_up(struct process_event *event, struct linux_binprm *program, struct task_struct *task)
 {
 	struct file *file = BPF_CORE_READ(program, file);
 	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry), *root = BPF_CORE_READ(task, fs, root.dentry);
 	__u64 mounted = (__u64)BPF_CORE_READ(file, f_path.mnt), within = bpf_core_field_offset(struct mount, mnt);
 	__u64 root_mounted = (__u64)BPF_CORE_READ(task, fs, root.mnt);
-	/* The verifier does not know the contents of memory, so it looks at each step once, not once for each number of mounts
-	 * before it. */
+	/* The length is in memory, whose contents the verifier does not know. It therefore checks each step once, and
+	 * not once for each number of mounts before it. */
 	volatile __u32 *written = &event->path_length;
 	long length;
 
@@ -497,8 +501,8 @@ static __noinline int walk_up(struct process_event *event, struct linux_binprm *
 #define MODE_TYPE 0170000
 #define MODE_SOCKET 0140000
 
-/* Makes the connections of listening sockets that a selected process has inherited match, whichever process made the
- * sockets: it may accept them. */
+/* Selects the connections of listening sockets that a selected process has inherited, whichever process made the
+ * sockets, because the selected process may accept the connections. */
 static __noinline int select_inherited(struct task_struct *task)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
@@ -535,7 +539,7 @@ static __noinline int select_inherited(struct task_struct *task)
 	return 0;
 }
 
-/* A program begins: the same process, with another name. */
+/* Runs when a process begins a program, and so gets another name. */
 SEC("?raw_tp")
 int trawl_executed(__u64 *arguments)
 {
@@ -603,7 +607,8 @@ struct file_of_task {
 	struct file *file;
 };
 
-/* Notes the owners of the sockets that exist already; of several processes, the first has the lowest number. */
+/* Notes the owners of existing sockets. If several processes have a socket, the one with the lowest number comes
+ * first. */
 SEC("?raw_tp")
 int trawl_existing(struct file_of_task *found)
 {
@@ -633,7 +638,7 @@ int trawl_existing(struct file_of_task *found)
 	if (owner->process) {
 		if (owner->process == process)
 			return 0;
-		/* It has been used since the programs were attached, or another process shares it. */
+		/* Another process shares the socket, or has used it since the programs were attached. */
 		if (owner->how != OWNER_USED)
 			owner->how = OWNER_SHARED;
 		else if (sock->__sk_common.skc_state != STATE_LISTENING)

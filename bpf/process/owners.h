@@ -22,7 +22,7 @@ struct {
 	__type(value, struct socket_owner);
 } socket_owners SEC(".maps");
 
-/* The same by the sockets' cookies: for programs that cannot read a socket's storage, and for sockets that have none. */
+/* The owners by the sockets' cookies, for programs that cannot read a socket's storage, and for sockets without one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 131072);
@@ -37,7 +37,7 @@ struct {
 	__type(value, struct known_process);
 } known_processes SEC(".maps");
 
-/* Processes that packets name, and whose event found no room. */
+/* Processes that packets name, but for whose event the ring had no space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768);
@@ -45,8 +45,8 @@ struct {
 	__type(value, __u32);
 } untold_processes SEC(".maps");
 
-/* Network namespaces that are captured, by their inodes; zero if processes that the filter selects stop as they begin a
- * program in another one. */
+/* Captured network namespaces, by their inodes. The key zero is present if processes that the filter selects must stop
+ * when they begin a program in another namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -73,7 +73,7 @@ struct {
 	__type(value, struct process_counts);
 } process_counts SEC(".maps");
 
-/* Non-zero while the CPU processes soft interrupts: the current process is then not the cause of what happens. */
+/* Non-zero while the CPU processes soft interrupts, whose packets the current process has not caused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -89,7 +89,7 @@ struct {
 	__type(value, struct epochs);
 } epochs SEC(".maps");
 
-/* Processes of this host that ask for echoes. */
+/* Processes of this host that have sent echo requests. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -97,7 +97,7 @@ struct {
 	__type(value, struct asker);
 } askers SEC(".maps");
 
-/* Flows of which a selected process has sent a packet, for `trawl follow`. */
+/* Flows in which a selected process has sent a packet, for `trawl follow` and the tap at drops. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -115,7 +115,7 @@ static __always_inline bool in_soft_interrupt(void)
 	return !mark || *mark;
 }
 
-/* Returns the number of the epoch of two ports; a socket without a peer has the remote port zero. */
+/* Returns the slot of the epoch of two ports. A socket without a peer has the remote port zero. */
 static __always_inline __u32 epoch_slot(__u32 local, __u32 remote)
 {
 	return ((local << 16 | remote) * 0x9e3779b1u) >> 20;

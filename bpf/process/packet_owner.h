@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the taps need to name the process of a packet by its socket. */
+/* Functions and maps by which the taps find the process of a packet from its socket. */
 #ifndef TRAWL_PACKET_OWNER_H
 #define TRAWL_PACKET_OWNER_H
 
 #include "process/owners.h"
 #include "lib/ring.h"
 
-/* Counts a packet whose process is unknown, and that is left out for it or not. */
+/* Counts a packet whose process is unknown. `left_out` is true if the packet is not recorded for that reason. */
 static __noinline int count_unknown(bool left_out)
 {
 	struct process_counts *counts = counts_of_processes();
@@ -18,7 +18,7 @@ static __noinline int count_unknown(bool left_out)
 	return 0;
 }
 
-/* Tells user space, once for each process, that a packet names it. Returns the flags that its owner gets. */
+/* Notifies user space, once for each process, that a packet names the process. Returns the flags for its owner. */
 static __noinline int tell_of(__u32 process)
 {
 	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process);
@@ -38,8 +38,8 @@ static __noinline int tell_of(__u32 process)
 	return known->flags;
 }
 
-/* A packet's process has its number in the lower half, with this bit if the filter by process selects it (numbers have 22
- * bits), and the thread in the upper half, or zero there. */
+/* A packet's process is a word with the number of the process, of up to 22 bits, in the lower half. This bit is set
+ * there if the filter by process selects the process. The upper half has the thread, or zero. */
 #define PROCESS_WANTED 0x80000000ull
 /* Result of a look-up that finds a socket, but not its owner. */
 #define PROCESS_UNDECIDED 0x40000000ull
@@ -50,7 +50,7 @@ static __always_inline __u64 process_with(__u32 process, __u32 flags)
 	return process | (flags & OWNER_WANTED ? PROCESS_WANTED : 0);
 }
 
-/* Returns the owner's process, and tells user space of it. */
+/* Returns the owner's process, and notifies user space of it. */
 static __always_inline __u64 process_of(struct socket_owner *owner)
 {
 	if (!(owner->flags & OWNER_TOLD))
@@ -86,13 +86,13 @@ static __noinline int note_owner(const struct socket_owner *owner, __u64 how)
 	return 0;
 }
 
-/* A socket in any state, for which the verifier allows no plain loads. */
+/* A copy of the beginning of a socket in any state, for which the verifier allows no plain loads. */
 struct socket_start {
 	char bytes[128];
 	__u64 address;
 	__u32 state;
-	/* Non-zero: the owner stays until an epoch of the ports ends. Sockets that their process has closed may be replaced
-	 * without a notice. */
+	/* Non-zero if the owner stays until an epoch of the ports ends. A socket that its process has closed may be
+	 * replaced without a new epoch. */
 	__u32 stays;
 };
 
@@ -116,7 +116,8 @@ static __always_inline struct socket_start *socket_start(void)
 	return bpf_map_lookup_elem(&socket_starts, &zero);
 }
 
-/* Returns how the owner of a packet's socket is known: a connection that is being made has only the listening socket. */
+/* Returns how the owner of a packet's socket is known. For a connection that is being made, only the listening socket
+ * is known. */
 static __always_inline __u64 how_of(const struct socket_owner *owner, const struct socket_start *start)
 {
 	bool is_being_made = start && (start->state == STATE_LISTENING || start->state == STATE_SYN_RECEIVED);
@@ -124,7 +125,7 @@ static __always_inline __u64 how_of(const struct socket_owner *owner, const stru
 	return is_being_made && owner->how == OWNER_USED ? OWNER_LISTENER : owner->how;
 }
 
-/* Notes a socket by its cookie. `start`: the socket that was looked up just now, if one was. */
+/* Notes a socket by its cookie. `start` is the socket that has just been looked up, or NULL. */
 static __always_inline void note_socket_of(const __u64 *cookie, const struct socket_start *start)
 {
 	const struct socket_owner *owner;
@@ -136,8 +137,8 @@ static __always_inline void note_socket_of(const __u64 *cookie, const struct soc
 		note_owner(owner, how_of(owner, start));
 }
 
-/* Returns the owner of a socket by its cookie. A connection that is being made is its listening socket's. `begins`: the
- * packet begins a connection, and is not the closed one's whose ports it reuses. */
+/* Returns the owner of a socket by its cookie. A connection that is being made has the owner of its listening socket.
+ * If `begins` is true, the packet begins a connection, and does not belong to a closed one with the same ports. */
 static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool begins)
 {
 	struct socket_start *start = socket_start();
@@ -147,7 +148,7 @@ static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool 
 		return NULL;
 	start->address = (__u64)socket;
 	start->state = START_FIELD(start, __u8, socket_state_offset);
-	/* Listening sockets of requests share memory with the flags of other sockets. */
+	/* In requests, the pointer to the listening socket shares memory with the flags of other sockets. */
 	start->stays = start->state != STATE_TIMED_WAIT && start->state != STATE_SYN_RECEIVED &&
 		       !(START_FIELD(start, __u64, socket_listener_offset) & SOCKET_DEAD);
 	if (begins && start->state == STATE_TIMED_WAIT)
@@ -170,7 +171,8 @@ static __always_inline __u64 group_of(const struct socket_start *start)
 	return bpf_probe_read_kernel(&group, sizeof(group), (void *)(start->address + CONFIG(socket_group_offset))) ? 0 : group;
 }
 
-/* Returns true if a program chooses the receivers of a group of sockets. It did not run for the look-up. */
+/* Returns true if a program chooses the receivers of a group of sockets. The look-up does not run it, so its result may
+ * be wrong. */
 static __always_inline bool is_steered(const struct socket_start *start)
 {
 	__u64 group = group_of(start), program = 0;

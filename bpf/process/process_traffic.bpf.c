@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Counts the packets of each process where they reach and leave its sockets: programs at the root cgroup, which change
+/* Counts the packets of each process as they reach and leave its sockets. The programs are at the root cgroup, change
  * nothing and allow everything. */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -11,7 +11,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define ALLOW 1
-/* Bytes of a socket that include its namespace. */
+/* Number of bytes at the beginning of a socket that include its namespace. */
 #define SOCKET_START 128
 
 struct {
@@ -58,7 +58,7 @@ static __always_inline int count(struct __sk_buff *packet, bool is_sent)
 		count_lost_event();
 		return ALLOW;
 	}
-	/* A soft interrupt may count in between. */
+	/* The additions are atomic, because a soft interrupt may count a packet at the same time. */
 	__sync_fetch_and_add(&counted->packets[is_sent], packet->gso_segs ?: 1);
 	__sync_fetch_and_add(&counted->bytes[is_sent], packet->len);
 	return ALLOW;

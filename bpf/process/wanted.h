@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Flows of the processes that the filter selects. A packet that they have sent, or that answers one, may have no socket
- * any more. */
+/* Flows of the processes that the filter selects. They are kept because a packet that such a process has sent, or an
+ * answer to it, may have lost its socket when it is seen. */
 #ifndef TRAWL_WANTED_H
 #define TRAWL_WANTED_H
 
@@ -14,8 +14,8 @@
 #define IP6_LENGTH 40
 #define ECHO_NUMBER_AT 4
 
-/* The packet is sent by a selected process, which makes its flow wanted; it may be received by one; it may have been
- * sent by one. */
+/* Directions: a selected process sends the packet, which makes its flow wanted; a selected process may receive it; or a
+ * selected process may have sent it before. */
 #define FLOW_IS_SENT 0
 #define FLOW_RECEIVED 1
 #define FLOW_SENT_BEFORE 2
@@ -33,7 +33,7 @@ static __noinline bool is_flow_wanted(__u64 network, __u32 direction)
 	if (!start)
 		return false;
 	bytes = start->bytes;
-	/* The stack has no room for it. */
+	/* The flow is in the map's memory, because the stack has no room for it. */
 	flow = (void *)(bytes + IP_LENGTH_MAX + 8);
 	__builtin_memset(flow, 0, sizeof(*flow));
 	if (bpf_probe_read_kernel(bytes, IP_LENGTH_MAX + 8, (void *)network))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Counts and records a packet, for every tap. Before a tap includes this header, it defines
+/* Counts and records a packet, for all taps. Before a tap includes this header, it defines
  *   struct tap_context                           the argument of its programs,
  *   copy_packet(context, to, sighting)           copies `sighting->captured` bytes and returns 0,
  *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
@@ -50,13 +50,13 @@
 #endif
 
 #ifdef FIND_PROCESS
-/* Notes the packet's process. Returns false if only packets of others are wanted. */
+/* Notes the packet's process. Returns false if the filter by process does not select it. */
 static __always_inline bool note_process(struct tap_context *context, struct sighting *sight)
 {
 	struct socket_facts *facts = CONFIG(write_socket) ? facts_of_socket() : NULL;
 	__u64 found;
 
-	/* The cookie may be the previous packet's. */
+	/* The cookie may remain from the previous packet. */
 	if (facts)
 		facts->cookie = 0;
 	found = FIND_PROCESS(context, sight->place);
@@ -68,7 +68,7 @@ static __always_inline bool note_process(struct tap_context *context, struct sig
 	return !CONFIG(only_processes) || found & PROCESS_WANTED;
 }
 
-/* Does the same, if the program names processes, and counts packets without one. */
+/* Does the same if the program names processes, and counts packets without a process. */
 static __always_inline bool process_wanted(struct tap_context *context, struct sighting *sight)
 {
 	bool wanted;
@@ -105,7 +105,7 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 }
 
 #ifdef READ_BYTES
-/* Finds the end of the packet's headers, if packets are cut there. This comes before record(), which keeps more on the
+/* Finds the end of the packet's headers if packets are cut there. It is called before record(), which needs more
  * stack. */
 static __always_inline void look_at_headers(struct tap_context *context, struct ring_control *control)
 {
@@ -115,7 +115,7 @@ static __always_inline void look_at_headers(struct tap_context *context, struct 
 		NOT_CONFIGURED();
 }
 
-/* Returns how many of `length` bytes belong to headers, if packets are cut there, else all. */
+/* Returns the number of the first `length` bytes that belong to headers, or all if packets are not cut there. */
 static __always_inline __u32 length_wanted(__u32 length, struct ring_control *control, const struct sighting *sight)
 {
 	__u32 end;
@@ -150,7 +150,7 @@ kept:
 	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;
 }
 
-/* Makes one record. Returns false if the limit of -c is reached: the packet then does not count at all. */
+/* Makes one record. Returns false if the limit of -c is reached, and the packet must not be counted at all. */
 static __always_inline bool record(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
@@ -188,7 +188,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	if (sight->captured < sight->original)
 		account->truncated++;
 	account->recorded++;
-	/* The clock is read last: the stores above complete meanwhile. */
+	/* The clock is read last, because the stores above complete while it is read. */
 	time = time_of_record(control);
 	stamp = time;
 	interface = sight->place ? sight->place->interface + which : CONFIG_OF(which, interface);
@@ -220,7 +220,7 @@ static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 	return control_at(cpu, NULL, twice);
 }
 
-/* Counts a packet that --sample leaves out; other conditions count in `rejections`. */
+/* Counts a packet that --sample leaves out. Packets that other conditions leave out are counted in `rejections`. */
 static __always_inline void count_filtered_at(struct ring_control *control, const struct interface_place *place, bool twice)
 {
 	account_at(control, place, FIRST)->filtered_out++;
@@ -245,7 +245,7 @@ static __always_inline void rate_limited(struct ring_control *control, bool twic
 	rate_limited_at(control, NULL, twice);
 }
 
-/* Returns the packet's identifier: a new one, unless another point of the capture has seen the packet. */
+/* Returns the packet's identifier, which is new unless another point of the capture has seen the packet. */
 static __always_inline __u64 identify_at(struct tap_context *context, struct ring_control *control,
 					 const struct interface_place *place)
 {

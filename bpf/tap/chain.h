@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Several captures on one hook: the attached program runs first, then makes a tail call to the next program in this
- * map. While that slot is empty, the kernel patches the jump out; a program that no other can follow has no jump. When
- * a program leaves, the next one takes over its slot, so that the chain has no gaps. After the slots of captures, the
+/* Several captures on one hook. The attached program runs first, and then makes a tail call to the next program in this
+ * map. While that slot is empty, the kernel patches the jump out. A program that no other can follow has no jump. When
+ * a program is detached, the next one gets its slot, so that the chain has no gaps. After the slots of captures, the
  * map holds the programs that were at the hook before. */
 #ifndef TRAWL_CHAIN_H
 #define TRAWL_CHAIN_H
@@ -15,8 +15,8 @@ struct {
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");
 
-/* The program that runs after the last capture: at the entry of a program, the program itself; at its exit, the next
- * program of its chain. Other hooks have no such program, and the verifier removes the jump. */
+/* The program that runs after the last capture: the observed program itself at its entry, and the next program of its
+ * chain at its exit. Other hooks have no such program, and the verifier removes the jump. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

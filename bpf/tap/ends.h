@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Records a packet at several points in turn: the program at the first point selects packets and gives them their
+/* Records a packet at several successive points. The program at the first point selects packets and gives them their
  * identifiers, and the programs at the other points follow its decision. No other program of this capture runs on the
  * CPU in between. */
 #ifndef TRAWL_ENDS_H
@@ -8,8 +8,8 @@
 #include "tap/capture.h"
 #include "tap/redirect.h"
 
-/* Makes the first point's record without publishing it. No other program writes to the ring until the exit: all points
- * run on one CPU with bottom halves off. */
+/* Makes the first point's record without publishing it. No other program writes to the ring until the exit, because all
+ * points run on one CPU with bottom halves disabled. */
 static __always_inline void hold(struct tap_context *context, struct ring_control *control, struct sighting *sight)
 {
 	struct point_counters *account = account_of(control, FIRST);
@@ -51,7 +51,7 @@ static __always_inline void forget_held(struct ring_control *control)
 	reject(false);
 }
 
-/* Publishes the record that was held back. Returns false if the limit of -c is reached. */
+/* Publishes the record that hold() has made. Returns false if the limit of -c is reached. */
 static __always_inline bool publish_held(struct ring_control *control, __u32 held)
 {
 	struct point_counters *account = account_of(control, SECOND);
@@ -78,7 +78,7 @@ static __always_inline bool publish_held(struct ring_control *control, __u32 hel
 	return true;
 }
 
-/* Cancels the entry's record, which waits for the verdict, at the exit: the verdict is not wanted. */
+/* Cancels the entry's record at an exit whose verdict is not wanted. */
 static __always_inline void settle_unwanted(struct ring_control *control)
 {
 	__u32 held = control->held;
@@ -91,7 +91,7 @@ static __always_inline void settle_unwanted(struct ring_control *control)
 	reject(held != HELD_NONE);
 }
 
-/* Names the redirect's target in the packet's comment; does nothing without room for it. */
+/* Names the redirect's target in the packet's comment. Does nothing if `target` is NULL. */
 static __always_inline void name_target(struct sighting *sight, struct comment *target)
 {
 	if (!target)
@@ -100,7 +100,7 @@ static __always_inline void name_target(struct sighting *sight, struct comment *
 	sight->comment = target;
 }
 
-/* Publishes the entry's record and makes the exit's: the verdict is wanted. */
+/* Publishes the entry's record, and makes the exit's, at an exit whose verdict is wanted. */
 static __always_inline void settle(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight, struct comment *target)
 {

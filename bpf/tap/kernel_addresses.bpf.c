@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Reads where the kernel's direct map and its array of struct page begin. User space runs the program once: libbpf
- * would look the symbols up in /proc/kallsyms, a hundred thousand lines that the kernel writes at each read. */
+/* Reads the addresses at which the kernel's direct map and its array of struct page begin. User space runs the program
+ * once, because libbpf would look the symbols up in /proc/kallsyms, for which the kernel writes a hundred thousand
+ * lines at each read. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "include/layout.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Support for one program on many interfaces: a table finds the point of a packet by its interface. */
+/* Support for one program on many interfaces, by a table that has the point of each interface. */
 #ifndef TRAWL_PLACES_H
 #define TRAWL_PLACES_H
 
@@ -26,7 +26,7 @@ static __always_inline __u32 namespace_of(void *context)
 	return *(__u32 *)(at + CONFIG(namespace_number_offset));
 }
 
-/* Returns the point of an interface; NULL if this capture does not include the interface. */
+/* Returns the point of an interface, or NULL if this capture does not include the interface. */
 static __always_inline const struct interface_place *place_of(void *context, __u32 ifindex)
 {
 	struct interface_key key = { .ifindex = ifindex };

@@ -9,14 +9,14 @@
 #include "lib/kernel_types.h"
 #include "lib/record.h"
 
-/* The map's number in the kernel's record after a packet is processed; bpf_redirect stores another number. */
+/* The map's number in the kernel's record after a packet is processed. bpf_redirect stores another number. */
 #define NO_HELPER 0
 
 /* The loader replaces this load by a load of the address of the kernel's variable bpf_redirect_info, or of zero if the
  * kernel has none. */
 #define REDIRECT_INFO_MARK 0x7477fffaull
 
-/* Returns the kernel's record: a variable of the CPU, or, since 6.10, a part of the task. */
+/* Returns the kernel's record, which is a variable of the CPU or, since Linux 6.10, a part of the task. */
 static __always_inline struct bpf_redirect_info *redirect_info(void)
 {
 	const void *variable;
@@ -31,7 +31,7 @@ static __always_inline struct bpf_redirect_info *redirect_info(void)
 	return variable ? bpf_this_cpu_ptr(variable) : NULL;
 }
 
-/* Writes the target; writes nothing if the target is unknown. */
+/* Writes the target as text. Writes nothing if the target is unknown. */
 static __always_inline void describe_redirect(struct comment *comment)
 {
 	struct bpf_redirect_info *info = redirect_info();
@@ -57,7 +57,7 @@ static __always_inline void describe_redirect(struct comment *comment)
 		break;
 	case BPF_MAP_TYPE_DEVMAP:
 	case BPF_MAP_TYPE_DEVMAP_HASH:
-		/* Set only for a broadcast, whose key has no meaning. */
+		/* The map is set only for a broadcast, whose key has no meaning. */
 		if (BPF_CORE_READ(info, map)) {
 			if (BPF_CORE_READ(info, flags) & BPF_F_EXCLUDE_INGRESS)
 				length = BPF_SNPRINTF(text, COMMENT_MAX,

@@ -17,7 +17,8 @@ int trawl_poll_end(void *arguments)
 	(void)arguments;
 	if (!control || !control->since_poll)
 		return 0;
-	/* Records since the last reading have stamps counted up from it: the time since then limits their error. */
+	/* Records since the last reading have stamps that count up from it, so the time since then limits their
+	 * error. */
 	last = control->since_poll - 1;
 	if (last >= CONFIG(clock_first) && last & reading_mask(control)) {
 		__u64 now = wall_clock(control), read = control->read_time;

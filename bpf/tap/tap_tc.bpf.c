@@ -15,9 +15,9 @@
 #define tap_context __sk_buff
 #define DIRECTION_INBOUND 1
 #define DIRECTION_OUTBOUND 2
-/* After the two MAC addresses. */
+/* Length of the two MAC addresses and the type. */
 #define ETHERNET_LENGTH 14
-/* SOCK_RAW, as in the C library's header. */
+/* SOCK_RAW of the C library's header. */
 #define SOCKET_RAW 3
 
 char LICENSE[] SEC("license") = "GPL";
@@ -32,7 +32,7 @@ static __always_inline bool hardware_time(struct __sk_buff *context, __u64 *time
 	return true;
 }
 
-/* The beginning of a frame, put together by the CPU that sees a packet without its Ethernet header. */
+/* The beginning of a frame, which the program assembles if a packet is seen without its Ethernet header. */
 struct frame {
 	char bytes[TRACE_COPY];
 };
@@ -44,8 +44,8 @@ struct {
 	__type(value, struct frame);
 } frames SEC(".maps");
 
-/* Returns true if the packet's bytes begin after its Ethernet header: tc moves back by the header's length, which is
- * missing in the copies of packets that generic XDP makes since Linux 6.9. */
+/* Returns true if the packet's bytes begin after its Ethernet header. To include the header, tc moves back by the
+ * header's noted length, which is missing in the copies of packets that generic XDP makes since Linux 6.9. */
 static __always_inline bool is_headless(struct __sk_buff *context)
 {
 	char *own;
@@ -63,7 +63,7 @@ static __always_inline __u32 header_length(struct __sk_buff *context)
 	return ETHERNET_LENGTH + (context->vlan_present ? TAG_LENGTH : 0);
 }
 
-/* Writes the Ethernet header and the tag of a packet without them; returns 0 on success. */
+/* Writes the Ethernet header and the tag of a packet whose bytes lack them. Returns 0 on success. */
 static __noinline int write_header_of(struct __sk_buff *context, struct frame *frame)
 {
 	char *to;
@@ -165,7 +165,7 @@ static __always_inline long read_bytes(struct __sk_buff *context, __u32 at, void
 	return bpf_skb_load_bytes(context, at, to, length);
 }
 
-/* Does the same as skip_link_header(), of a packet that may have no link header. */
+/* Does the same as skip_link_header() for a packet that may have no link header. */
 static __always_inline __be16 find_network(struct __sk_buff *context, void *data, void *end, void **network)
 {
 	if (is_headless(context)) {
@@ -185,7 +185,7 @@ static __always_inline __be16 find_network(struct __sk_buff *context, void *data
 
 #include "process/flows.h"
 
-/* Pointers to files in one piece of a process's table, and the number of pieces that are searched. */
+/* Number of pointers to files in one piece of a process's table, and number of pieces that are searched. */
 #define FILES_OF_PIECE (sizeof(((struct socket_start *)0)->bytes) / sizeof(__u64))
 #define FILE_PIECES 64
 
@@ -197,10 +197,11 @@ static __always_inline __u64 word_at(__u64 address)
 	return word;
 }
 
-/* Returns the address of the socket's file; 0: no process has one. */
+/* Returns the address of the socket's file, or 0 if no process has one. */
 static __always_inline __u64 file_of(struct socket_start *start, struct bpf_sock *socket)
 {
-	/* The verifier refuses sums with a pointer to a socket, but not with a number. */
+	/* The verifier refuses sums with a pointer to a socket, so the pointer is turned into a number by way of
+	 * memory. */
 	start->address = (__u64)socket;
 	barrier();
 	return word_at(word_at(start->address + CONFIG(sock_socket_offset)) + CONFIG(socket_file_offset));
@@ -236,7 +237,8 @@ static __noinline int has_open(struct bpf_sock *socket)
 	return -1;
 }
 
-/* Makes a process the owner of the socket by which it sends, before the system call notes it. Returns the owner's flags. */
+/* Makes a process the owner of the socket by which it sends, before the system call notes it. Returns the owner's
+ * flags. */
 static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_owner *owner, __u32 process)
 {
 	if (!owner)
@@ -244,9 +246,10 @@ static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_ow
 	owner->cookie = bpf_get_socket_cookie(context);
 	owner->process = process;
 	owner->how = OWNER_USED;
-	/* The system call notes it. */
+	/* The program at the system call notes the cgroup later. */
 	owner->cgroup = 0;
-	/* A process that no program has met may be a new child: it keeps the connections of the earlier owner in a filter. */
+	/* A process that no program has seen may be a new child of the earlier owner, and keeps the owner's flag that a
+	 * filter selects the connection. */
 	if (bpf_map_lookup_elem(&known_processes, &process))
 		owner->flags = 0;
 	owner->flags &= OWNER_WANTED;
@@ -256,9 +259,9 @@ static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_ow
 	return owner->flags;
 }
 
-/* Returns the process of the socket that sent the packet. Outside of soft interrupts it is the current one, unless this one
- * only transports the packet: after a netfilter queue, for a resolved neighbour, or as the answer to a packet that it wrote
- * to a device. */
+/* Returns the process of the socket that sent the packet. Outside of soft interrupts it is the current process, unless
+ * that only transports the packet: after a netfilter queue, for a resolved neighbour, or as the answer to a packet that
+ * it wrote to a device. */
 static __noinline __u64 sender_of(struct __sk_buff *context)
 {
 	struct bpf_sock *socket = context->sk, *whole;
@@ -279,7 +282,7 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 		return 0;
 	found = process_of(owner);
 	how = whole ? owner->how : how_of(owner, socket_start());
-	/* Behind a veth pair, a packet that comes in is still its sender's. */
+	/* A packet that arrives behind a veth pair still has the socket of its sender. */
 	if (CONFIG(write_socket))
 		note_owner(owner, CONFIG(first.direction) == DIRECTION_INBOUND ? OWNER_SENDER : how);
 	if (!whole)
@@ -295,7 +298,7 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 		opens = has_open(whole);
 		if (opens <= 0)
 			return opens ? 0 : found;
-		/* The first bytes of a process that was given the socket. */
+		/* These are the first bytes that this process sends by a socket that it got from another one. */
 		found = process_with(process, change_owner(context, owner, process));
 	}
 	if (CONFIG(write_socket))
@@ -303,8 +306,9 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	return found | thread << 32;
 }
 
-/* Returns true if the kernel itself sends the packet: before Linux 6.13, the answers of a closed connection, which waits for
- * late packets, and all resets. In IPv4, these have a socket of the kernel's, in IPv6 none, like packets that are forwarded. */
+/* Returns true if the kernel itself sends the packet. Before Linux 6.13, it sends the answers of a closed connection,
+ * which waits for late packets, and all resets. In IPv4, these have one of the kernel's own sockets. In IPv6, they have
+ * none, and forwarded packets, which have none either, are recognised by their incoming interface. */
 static __noinline bool is_sent_by_kernel(struct __sk_buff *context)
 {
 	struct bpf_sock *socket = context->sk;
@@ -351,10 +355,10 @@ static __noinline __u64 represented_by(struct __sk_buff *context)
 	return answered.process;
 }
 
-/* Time after which another process may use a number of requests. */
+/* Time after which another process may use the number of earlier echo requests. */
 #define ECHO_AGE_NS 10000000000ull
 
-/* Keeps the process that asks for an echo. If another one has used the number just now, the answer is nobody's. */
+/* Notes the process that requests an echo. If another process has just used the number, the answer has no process. */
 static __noinline int note_asker(struct __sk_buff *context, __u64 process)
 {
 	struct asker new = {}, *before;
@@ -396,7 +400,7 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 {
 	__u32 noted = context->queue_mapping;
 
-	/* If the kernel adds one, zero means that it noted no queue. */
+	/* Where the kernel adds one to the number of the queue, zero means that it noted no queue. */
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
@@ -428,7 +432,7 @@ static __always_inline void take(struct __sk_buff *context, const struct interfa
 }
 
 /* Runs the filter on a copy of a packet whose bytes begin after its Ethernet header. A packet that cannot be read
- * matches, and counts as lost when it cannot be copied. */
+ * matches, so that it counts as lost when it cannot be copied. */
 static __always_inline bool matches_headless(struct __sk_buff *context)
 {
 	struct frame *frame = frame_of(context);

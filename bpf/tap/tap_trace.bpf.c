@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The XDP tap for programs that are already attached: fentry and fexit programs at their functions. They read the
- * kernel's own structure of the packet by a helper; neither the program nor the packet changes. */
+/* The XDP tap for programs that are already attached, by fentry and fexit programs at their functions. They read the
+ * kernel's own structure of the packet by a helper. Neither the program nor the packet changes. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -11,7 +11,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Scratch memory of one CPU. */
+/* Scratch memory of one CPU, for data that do not fit on the stack. */
 struct scratch {
 	/* The packet's beginning, and room for the last piece that is copied. */
 	char copy[TRACE_COPY * 2];
@@ -28,7 +28,7 @@ struct {
 	__type(value, struct scratch);
 } trace_scratch SEC(".maps");
 
-/* Copies fragments into the record. Out of line: only packets with fragments need it. */
+/* Copies fragments into the record. The function is not inlined, because only packets with fragments need it. */
 static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
 {
 	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
@@ -54,7 +54,7 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 	return copy_to_record(packet->scratch, to, packet->fragments);
 }
 
-/* Returns false: tracing programs cannot read the hardware time stamp. */
+/* Returns false, because tracing programs cannot read the hardware time stamp. */
 static __always_inline bool hardware_time(struct tap_context *packet, __u64 *time)
 {
 	(void)packet;
@@ -121,8 +121,8 @@ static __always_inline void alone(struct tap_context *packet, struct ring_contro
 	}
 }
 
-/* Returns true if the packet is on the tap's interface: a traced program runs for all interfaces that it is attached
- * to, and each namespace numbers its own interfaces. */
+/* Returns true if the packet is on the tap's interface. A traced program runs for all interfaces to which it is
+ * attached, and each namespace numbers its own interfaces. */
 static __always_inline bool is_here(struct xdp_buff *buffer, struct sighting *sight)
 {
 	struct xdp_rxq_info *queue = BPF_CORE_READ(buffer, rxq);
@@ -196,7 +196,7 @@ PROGRAM(trawl_exit, FOLLOWS, true, false)
 PROGRAM(trawl_alone, ALONE, true, false)
 PROGRAM(trawl_alone_f, ALONE, true, true)
 
-/* Gives a packet its identifier if each exit decides for itself. */
+/* Gives a packet its identifier at the entry, for captures in which each exit decides for itself. */
 SEC("?raw_tp")
 int trawl_begin(__u64 *arguments)
 {

@@ -35,11 +35,12 @@ static __always_inline bool hardware_time(struct xdp_md *context, __u64 *time)
 }
 
 #define PIECE COPY_INLINE_MAX
-/* The verifier follows offsets in packets up to 65535 only. */
+/* The verifier tracks offsets in packets only up to 65535. */
 #define PIECES 255
 #define LAST_PIECE ((PIECES - 1) * PIECE)
 
-/* Copies the first bytes of a packet that is in one buffer, without a helper; copy_linear() has refused their number. */
+/* Copies the first bytes of a packet that is in one buffer, without a helper. It is called for numbers of bytes that
+ * copy_linear() does not support. */
 static __noinline long copy_one_buffer(struct xdp_md *context, char *to, __u32 captured)
 {
 	const char *data = (void *)(long)context->data;
@@ -116,7 +117,7 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 	return bpf_xdp_get_buff_len(context);
 }
 
-/* Reads bytes of the packet's headers; returns 0 if it has them. */
+/* Reads bytes of the packet's headers. Returns 0 if the packet has them. */
 static __always_inline long read_bytes(struct xdp_md *context, __u32 at, void *to, __u32 length)
 {
 	const char *from = (void *)(long)context->data;
@@ -275,8 +276,8 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 	return leave(context);
 }
 
-/* One program for each combination, so that no program pays for a feature that it does not use. Programs with hardware
- * time are loaded for one device only, as the metadata functions require. */
+/* Each combination of features has a program, so that no program pays for a feature that it does not use. Programs with
+ * hardware time are loaded for one device only, as the metadata functions require. */
 #define PROGRAM(name, twice, hardware_time, filtered, names_process, names_target)                    \
 	SEC("?xdp.frags")                                                                             \
 	int name(struct xdp_md *context)                                                              \
@@ -284,8 +285,8 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 		return capture(context, twice, hardware_time, filtered, names_process, names_target); \
 	}
 
-/* Programs with a quick version of the filter. Code that a rejected packet does not need is in separate functions, so a
- * rejected packet needs no saved registers and no stack. */
+/* Programs with a quick version of the filter. Code that a rejected packet does not need is in separate functions, so
+ * that a rejected packet needs no saved registers and no stack. */
 #define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
 	static __noinline int name##_take(struct xdp_md *context)                                     \
 	{                                                                                             \
@@ -363,7 +364,7 @@ END(trawl_xdp_again_p, false, false, true, false)
 END(trawl_xdp_again_r, false, false, false, true)
 END(trawl_xdp_again_pr, false, false, true, true)
 
-/* The slot of XDP_REDIRECT: the record names the packet's target. */
+/* Programs for the slot of XDP_REDIRECT, whose records name the packet's target. */
 PROGRAM(trawl_xdp_r, false, false, false, false, true)
 PROGRAM(trawl_xdp_rf, false, false, true, false, true)
 PROGRAM(trawl_xdp_pr, false, false, false, true, true)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A packet as the kernel represents it while an XDP program runs, read by another program: its interface, its length,
- * and its bytes, in the first buffer and in the fragments after it. */
+/* Reads a packet from the kernel's structure of it while an XDP program runs: its interface, its length, and its bytes,
+ * in the first buffer and in the fragments after it. */
 #ifndef TRAWL_XDP_BUFF_H
 #define TRAWL_XDP_BUFF_H
 
@@ -10,8 +10,8 @@
 
 /* Bit 0 of the flags of struct xdp_buff. */
 #define XDP_BUFF_HAS_FRAGS 1
-/* Maximum size of the pieces in which fragments are copied, one less than a power of two: longer than most fragments,
- * and shorter than the ring's slack. */
+/* Maximum size of the pieces in which fragments are copied. It is one less than a power of two, longer than most
+ * fragments, and shorter than the ring's slack. */
 #define PIECE_MAX 16383
 /* The kernel rounds the size of skb_shared_info up to a cache line. */
 #define CACHE_LINE 64
@@ -25,15 +25,15 @@ struct tap_context {
 	/* Address of the first buffer's bytes, and their number. */
 	__u64 data;
 	__u32 linear;
-	/* Number of bytes in fragments, and the address of the list of fragments; 0 if there are none. With IN_LIST,
+	/* Number of bytes in fragments, and the address of the list of fragments, or 0 without fragments. With IN_LIST,
 	 * the packet continues in further socket buffers. */
 	__u32 in_fragments;
 	__u64 fragments;
 	/* Number of bytes after the first buffer that cannot be copied. */
 	__u32 out_of_reach;
-	/* Working memory. */
+	/* Scratch memory of this CPU. */
 	struct scratch *scratch;
-	/* Address of the packet's memory, and of its IP header; 0 if the IP header follows an Ethernet header. */
+	/* Address of the packet's memory, and of its IP header, or 0 if the IP header follows an Ethernet header. */
 	__u64 head;
 	__u64 network;
 };
@@ -63,8 +63,7 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 #if defined(__TARGET_ARCH_x86)
 #define FRAGMENTS_READABLE true
 #else
-/* The address of a page's bytes is not known on this architecture: of packets in several pieces, the first is
- * recorded. */
+/* The address of a page's bytes is unknown on this architecture, so only the first piece of a packet is recorded. */
 #define FRAGMENTS_READABLE false
 #endif
 
@@ -74,7 +73,7 @@ struct fragment {
 	__u32 offset;
 };
 
-/* State of a copy in pieces. It is in a map's value, which the verifier does not track. */
+/* State of a copy in pieces. It is in a map's value, because the verifier does not track that. */
 struct copying {
 	/* Number of bytes copied, and number of bytes wanted. */
 	__u64 done;
@@ -93,7 +92,7 @@ struct copying {
 	__u64 first_page;
 };
 
-/* Reads bytes of the first buffer, which show_bytes() has noted; returns 0 if it has them. */
+/* Reads bytes of the first buffer, which show_bytes() has noted. Returns 0 if the buffer has them. */
 static __always_inline long read_bytes(const struct copying *copying, __u32 at, void *to, __u32 length)
 {
 	if (at + length > READ_ONCE(copying->left))
@@ -101,15 +100,16 @@ static __always_inline long read_bytes(const struct copying *copying, __u32 at, 
 	return bpf_probe_read_kernel(to, length, (void *)(READ_ONCE(copying->piece) + at));
 }
 
-/* Notes the first buffer. A function that got the address of `packet` would need all of it on the stack. */
+/* Notes the first buffer for read_bytes(). If read_bytes() got the address of `packet`, all of it would have to be on
+ * the stack. */
 static __always_inline void show_bytes(struct copying *copying, const struct tap_context *packet)
 {
 	copying->piece = packet->data;
 	copying->left = packet->linear;
 }
 
-/* The code below has as few branches as possible: the verifier follows it once for each possible iteration, and follows
- * all later code again for each branch. Lengths and counts have far fewer than 63 bits. */
+/* The code below has as few branches as possible, because the verifier follows it once for each possible iteration, and
+ * follows all later code again for each branch. Lengths and counts have far fewer than 63 bits. */
 
 /* Returns all ones if `one` is less than `other`, else zero. */
 static __always_inline __u64 is_less(__u64 one, __u64 other)
@@ -135,7 +135,7 @@ static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64
 	__u64 address, left, take, failed, moves;
 
 	failed = bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)READ_ONCE(copying->next));
-	/* One more fragment must be left. Bit 0 marks memory of a device, which cannot be read. */
+	/* The copy fails if no fragment is left, or if bit 0 marks memory of a device, which cannot be read. */
 	failed |= is_less(copying->count, 1) | fragment.page << 63;
 	barrier_var(failed);
 	address = copying->first_address +
@@ -153,7 +153,7 @@ static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64
 	return failed;
 }
 
-/* Maximum number of fragments; each needs one iteration, and so does each further piece. */
+/* Maximum number of fragments. Each needs one iteration, and so does each further piece. */
 #define MOST_FRAGMENTS                                                                                            	((bpf_core_type_size(struct skb_shared_info) - bpf_core_field_offset(struct skb_shared_info, frags)) / 	 sizeof(struct fragment))
 
 /* Copies from the fragments, after the `done` bytes, until `wanted` bytes are copied. `last` is the last offset in the
@@ -198,7 +198,7 @@ static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *t
 	shared = (__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, end);
 	bpf_probe_read_kernel(&count, sizeof(count), (void *)(shared + bpf_core_field_offset(struct skb_shared_info, nr_frags)));
 	linear = BPF_CORE_READ(buffer, len) - BPF_CORE_READ(buffer, data_len);
-	/* The list may be at its end; bit 0 marks memory of a device. */
+	/* The copy fails at the end of the list, or if bit 0 marks memory of a device. */
 	failed = (is_buffer & is_less((__u64)buffer >> 1, 1)) | (is_fragment & fragment.page << 63);
 	barrier_var(failed);
 	address = (copying->piece & ~is_done) | (address & is_fragment) | ((__u64)BPF_CORE_READ(buffer, data) & is_buffer);
@@ -216,7 +216,7 @@ static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *t
 	return failed;
 }
 
-/* Copies the bytes after the `done` ones: the first buffer's fragments, then the list. */
+/* Copies the bytes after the `done` ones, first from the first buffer's fragments, and then from the list. */
 static __always_inline int copy_list(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Reads a packet's flow for the load balancer; an ICMP error has the flow of the packet that it quotes. */
+/* Reads a packet's flow for the load balancer. An ICMP error has the flow of the packet that it quotes. */
 #ifndef TRAWL_BALANCE_PACKET_H
 #define TRAWL_BALANCE_PACKET_H
 
@@ -8,7 +8,7 @@
 #include "lib/net.h"
 #include "lib/one_buffer.h"
 
-/* No outcome yet. */
+/* Value while a packet has no outcome. */
 #define NONE BALANCE_COUNTERS
 
 #define WHOLE 0
@@ -45,8 +45,8 @@ static __always_inline __u32 be16_at(const __u8 *at)
 }
 
 /* Reads the server from a connection id in QUIC-LB's plain-text form: an octet with the configuration in its top three
- * bits (7: no server), then two octets with the server id. Packets that begin a connection have an id that the client
- * made up. */
+ * bits (7: no server), then two octets with the server id. Packets that begin a connection are ignored, because they
+ * have an id that the client has chosen. */
 static __always_inline void read_quic(const __u8 *at, const void *end, struct packet *packet)
 {
 	const __u8 *id;
@@ -56,7 +56,7 @@ static __always_inline void read_quic(const __u8 *at, const void *end, struct pa
 	if (at[0] & 0x80) {
 		__u32 type = at[0] >> 4 & 3;
 
-		/* Initial and 0-RTT. */
+		/* Packets of types Initial and 0-RTT begin a connection. */
 		if (type < 2 || at[5] < 3)
 			return;
 		id = at + 6;
@@ -161,7 +161,7 @@ static __always_inline __u32 read_ports(const __u8 *at, void *end, struct packet
 
 static __always_inline bool is_error(__u32 type, bool ipv6)
 {
-	/* Unreachable, time exceeded and parameter problem; for IPv6 also packet too big. */
+	/* The types are unreachable, time exceeded and parameter problem, and for IPv6 also packet too big. */
 	return ipv6 ? type >= 1 && type <= 4 : type == 3 || type == 11 || type == 12;
 }
 

@@ -87,8 +87,8 @@ static __always_inline __u32 find_hop(struct xdp_md *context, const struct balan
 		__u32 words[2] = {backend->mac_first, backend->mac_last};
 
 		__builtin_memcpy(hop->dmac, words, ETH_ALEN);
-		/* 0: readdress() takes the source address from the frame's destination, which is the port's own
-		 * address. */
+		/* Without an interface, readdress() uses the frame's destination as its source address, because that is
+		 * the port's own address. */
 		hop->ifindex = 0;
 		hop->mtu = 0;
 		return NONE;
@@ -125,7 +125,7 @@ static __always_inline void write_ipv4(struct iphdr *ip, __u32 protocol, __u32 t
 	ip->ihl = 5;
 	ip->tos = packet->tos;
 	ip->tot_len = bpf_htons(total);
-	/* If the inner packet must not be fragmented, the outer one must not be either; otherwise the outer one needs
+	/* If the inner packet must not be fragmented, the outer one must not be, either. Otherwise the outer one needs
 	 * an id for reassembly. */
 	if (packet->dont_fragment)
 		ip->frag_off = bpf_htons(IPV4_DONT);
@@ -214,11 +214,11 @@ static __always_inline bool encapsulate(struct xdp_md *context, const struct pac
 		return true;
 	if ((void *)(udp + 1) > end)
 		return false;
-	/* GUE variant 1: the packet directly follows the UDP header. */
+	/* In variant 1 of GUE, the packet directly follows the UDP header. */
 	udp->source = bpf_htons(0xc000 | spread >> 18);
 	udp->destination = bpf_htons(vip->gue_port);
 	udp->length = bpf_htons(payload);
-	/* A tunnel may omit the checksum over IPv6 too (RFC 6935). */
+	/* A tunnel may also omit the checksum over IPv6 (RFC 6935). */
 	udp->check = 0;
 	return true;
 }
@@ -238,8 +238,8 @@ static __always_inline bool readdress(struct xdp_md *context, const struct hop *
 	return true;
 }
 
-/* Maximum number of answers per CPU and second, so that a flood does not cause another one: the kernel's own limit
- * (net.ipv4.icmp_msgs_per_sec). */
+/* Maximum number of answers per CPU and second, so that a flood does not cause another one. The kernel has the same
+ * limit (net.ipv4.icmp_msgs_per_sec). */
 #define ANSWERS_A_SECOND 1000
 
 struct answers {
@@ -269,8 +269,8 @@ static __always_inline bool may_answer(void)
 	return answers_now->sent++ < ANSWERS_A_SECOND;
 }
 
-/* Turns the frame into the ICMP message that the packet is too big for the path to the backend, from the virtual
- * address. */
+/* Turns the frame into an ICMP message from the virtual address, which reports that the packet is too big for the path
+ * to the backend. */
 static __always_inline bool answer_too_big(struct xdp_md *context, const struct packet *packet, __u32 mtu)
 {
 	int header = packet->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);

@@ -25,7 +25,7 @@ struct set {
 	__uint(value_size, GUARD_LINE);
 };
 
-/* The rule set in force. One store replaces it; one set judges a packet from beginning to end. */
+/* The rule set in force. One store replaces it, and each packet is judged by one set from beginning to end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -77,21 +77,20 @@ struct {
 	__uint(max_entries, 1);
 } guard_set SEC(".maps");
 
-/* Refers to the arena, because the kernel needs such a reference to find a program's arena. One per program is
- * enough. */
+/* Refers to the arena, because the kernel finds a program's arena by such a reference. One per program is enough. */
 static __always_inline void name_arena(void)
 {
 	asm volatile("" :: "r"(&guard_set));
 }
 
-/* Finds the set in force, which judges the packet from beginning to end. If there is none, the arena's beginning
- * serves: its zeros are an empty set. */
+/* Finds the set in force, which judges the packet from beginning to end. Without a set, the result is the arena's
+ * beginning, whose zeros are an empty set. */
 static __always_inline bool find_rules(rules_t *rules)
 {
 	__u32 first = ((volatile struct guard_arena __rules *)0)->current;
 
 	*rules = (__u64)first * GUARD_LINE;
-	/* Keeps the compiler from recomputing the product at each use. */
+	/* This statement keeps the compiler from recomputing the product at each use. */
 	asm("" : "+r"(*rules));
 	return true;
 }
@@ -109,14 +108,14 @@ static __always_inline const struct guard_header __rules *header_of(rules_t rule
 	return (const struct guard_header __rules *)rules;
 }
 
-/* Memory that was never written reads as zeros. */
+/* No element is missing, because memory that was never written has zeros. */
 #define MISSING(element) false
 
 #endif
 
 /* Returns an element of the set as an array of this type, whose size divides a line. */
 #define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))
-/* The same for writing. */
+/* Does the same for writing. */
 #define COUNTER(rules, type, number) ((type __rules *)element(rules, number, sizeof(type)))
 
 #endif

@@ -35,20 +35,20 @@ enum kind {
 struct packet {
 	__u64 source[2];
 	__u64 destination[2];
-	/* As in struct guard_rule, with the bit for fragments. */
+	/* The service and TCP's state as in struct guard_rule, with the bit for fragments. */
 	__u32 service;
 	__u32 tcp;
-	/* As in struct guard_extra. */
+	/* The fields of struct guard_extra. */
 	__u64 source_mac;
 	__u64 destination_mac;
 	__u32 source_port;
 	bool ipv6;
-	/* Neighbour discovery of this link, without which IPv6 does not work. */
+	/* True for neighbour discovery of this link, without which IPv6 does not work. */
 	bool discovery;
 };
 
-/* Returns a header of the packet: its address, or a copy in `room` if it is not in the first buffer. Returns NULL if
- * the packet is too short. */
+/* Returns the address of a header of the packet, or a copy in `room` if the header is not in the first buffer. Returns
+ * NULL if the packet is too short. */
 static __always_inline void *header(struct xdp_md *context, __u32 offset, void *room, __u32 size)
 {
 	void *start = (void *)(long)context->data;
@@ -110,8 +110,8 @@ static __always_inline enum kind read_transport(struct xdp_md *context, struct p
 	return KIND_IP;
 }
 
-/* Classifies a fragment other than the first, which has no ports. A TCP fragment at offset 8 would overwrite the flags
- * that a filter saw (RFC 3128): no stack sends such a fragment. */
+/* Classifies a later fragment, which has no ports. A TCP fragment at offset 8, which no stack sends, would overwrite
+ * the flags that a filter saw (RFC 3128). */
 static __always_inline enum kind later_fragment(struct packet *packet, __u8 protocol, __u32 offset)
 {
 	packet->service = 1 << 24 | protocol << 16;
@@ -193,8 +193,8 @@ static __always_inline enum kind read_ipv6(struct xdp_md *context, struct packet
 	return KIND_MALFORMED;
 }
 
-/* Reads the headers from `offset` on, where the network header begins; `type` is the ethertype in front of it. The
- * function is global: the verifier checks it once, and not again for each number of tags. */
+/* Reads the headers from `offset` on, where the network header begins. `type` is the ethertype before it. The function
+ * is global, so that the verifier checks it once, and not again for each number of tags. */
 __noinline int read_network(struct xdp_md *context, struct packet *packet, __u32 offset, __u32 type)
 {
 	if (!packet)

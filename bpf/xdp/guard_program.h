@@ -20,8 +20,8 @@ static __always_inline int verdict_on(__u32 fate)
 /* Returns this CPU's count of packets with a fate. */
 static __always_inline __u64 *total(__u64 cpu, __u32 fate)
 {
-	/* Older verifiers do not see that the number is in bounds. The compiler may see it, and would omit a mask in
-	 * C. */
+	/* Older verifiers do not recognise that the number is within the bounds. The mask is not written in C, because
+	 * the compiler, which may recognise it, would omit the mask. */
 	asm volatile("%0 &= %1" : "+r"(cpu) : "i"(GUARD_CPUS - 1));
 	return &guard_totals.cpus[cpu].packets[fate % GUARD_FATES];
 }
@@ -38,7 +38,7 @@ static __always_inline int conclude(__u32 cpu, __u32 fate)
 
 #define UNDECIDED (-1)
 
-/* Version 4, no options. */
+/* First byte of an IPv4 header without options. */
 #define PLAIN_IPV4 0x45
 /* Maximum numbers of tables and of nested prefixes on the fast path. */
 #define FEW_TABLES 3
@@ -66,8 +66,8 @@ static __always_inline __u32 port_of(const struct iphdr *ip)
 	return protocol << 16 | bpf_ntohs(*(const volatile __be16 *)&ports->dest);
 }
 
-/* Returns the service, as in struct guard_rule. No rule names a port or a type of a protocol without them, so any value
- * serves there. */
+/* Returns the service, as in struct guard_rule. The value is arbitrary for protocols without ports and types, because
+ * no rule names a port or a type of these. */
 static __always_inline __u32 service_of(const struct iphdr *ip)
 {
 	__u32 protocol = *(const volatile __u8 *)&ip->protocol;
@@ -88,7 +88,7 @@ static __always_inline bool walk_a_little(rules_t rules, __u64 *word, __u64 key)
 			return true;
 		*word = follow(rules, *word, key);
 	}
-	/* Keeps the compiler from repeating the test on the paths that left the loop earlier. */
+	/* The barrier keeps the compiler from repeating the test on the paths that left the loop earlier. */
 	last = *word;
 	barrier_var(last);
 	return !is_branch(last);
@@ -110,8 +110,9 @@ static __always_inline int decided(rules_t rules, __u32 cpu, __u32 line, __u32 a
 }
 
 /* Judges an IPv4 packet with plain headers in the first buffer if a single rule of its source decides about it, or none
- * does. The function makes no call, so all values stay in registers that need not be saved: the guard's speed depends
- * on this. It returns UNDECIDED for all other packets; judge_with_care() then starts from the beginning. */
+ * does. The guard's speed depends on the fact that the function makes no call, so that all values stay in registers
+ * that need not be saved. It returns UNDECIDED for all other packets, and judge_with_care() then starts from the
+ * beginning. */
 static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool ethernet)
 {
 	const struct link_header *frame = (void *)(long)context->data;
@@ -133,14 +134,15 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	if (!find_rules(&rules))
 		return UNDECIDED;
 	header = header_of(rules);
-	/* The other CPUs share counters, which must be updated atomically. */
+	/* CPUs without their own counters share some, which must be updated atomically. */
 	if (MISSING(header) || cpu >= header->cpus)
 		return UNDECIDED;
 	word = header->sources[0];
 	if (!walk_a_little(rules, &word, source_of(ip)))
 		return UNDECIDED;
 	next = found_at(word);
-	/* Keeps the compiler from comparing the whole word, with a number that needs an instruction of its own. */
+	/* The barrier keeps the compiler from comparing the whole word with a number that would need another
+	 * instruction. */
 	barrier_var(next);
 	for (int count = 0; count < FEW_PREFIXES && next; count++, next = prefix->parent) {
 		__u32 only;

@@ -15,7 +15,7 @@
 #include "xdp/guard_lines.h"
 #include "xdp/guard_packet.h"
 
-/* The interface that this program is attached to. */
+/* The interface to which this program is attached. */
 const volatile __u32 guard_ifindex = 0;
 
 /* Due times of the next packets of sources under a rule's rate limit. */
@@ -29,9 +29,9 @@ struct {
 /* The state of one packet's search. */
 struct search {
 	struct packet packet;
-	/* The next steps, in the order of these fields: the rule in this line; the rest of the current list; the
-	 * destination prefix in this line, and those that contain it; the rules without a destination of the source
-	 * prefix in this line; the source prefix in this line, and those that contain it. Zero means none. */
+	/* The lines of the next steps, in the order of these fields. The steps try the rule; the rest of the current
+	 * list; the destination prefix, and those that contain it; the rules without a destination of the source
+	 * prefix; and the source prefix, and those that contain it. Zero means that a step has nothing to try. */
 	__u32 rule;
 	__u32 list;
 	__u32 destination;
@@ -39,7 +39,7 @@ struct search {
 	__u32 source;
 	/* GUARD_FOUND_DENY or GUARD_FOUND_ALLOW if the rule to try decides without a comparison, else zero. */
 	__u32 certain;
-	/* The result; GUARD_FATES until a rule decides. */
+	/* The result, or GUARD_FATES until a rule decides. */
 	__u32 fate;
 };
 
@@ -60,7 +60,7 @@ static __always_inline bool is_branch(__u64 word)
 	return (__u32)word >> GUARD_WORD_BRANCH;
 }
 
-/* Returns the line or the list that a search ended with. */
+/* Returns the line or the list at the end of a search. */
 static __always_inline __u64 found_at(__u64 word)
 {
 	return word >> GUARD_WORD_AT;
@@ -93,9 +93,9 @@ static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, b
 	return word;
 }
 
-/* Returns true if the prefix contains the address. A walk reads only some bits of an address. It leads to the prefix
- * that shares the most bits with the address: the longest prefix that contains the address is this one, or one that
- * contains it. */
+/* Returns true if the prefix contains the address. This must be checked, because a walk reads only some bits of an
+ * address. It leads to the prefix that shares the most bits with the address, so the longest prefix that contains the
+ * address is this one or one that contains it. */
 static __always_inline bool covers(const struct guard_prefix __rules *prefix, const __u64 address[2])
 {
 	return !((prefix->address[0] ^ address[0]) & prefix->mask[0] ||
@@ -202,8 +202,8 @@ static __always_inline bool applies(rules_t rules, const struct guard_rule __rul
 	return holds_for(rule, service);
 }
 
-/* Returns true if the packet exceeds its source's rate. An IPv6 source is a /64 network: a host with one address there
- * can use all of them. */
+/* Returns true if the packet exceeds its source's rate. An IPv6 source is a /64 network, because a host with one
+ * address there can use all of them. */
 static __always_inline bool over_rate(const struct guard_rule __rules *rule, const struct packet *packet, __u64 now)
 {
 	const struct guard_source source = {
@@ -257,7 +257,7 @@ static __always_inline void count_hit(rules_t rules, const struct guard_header _
 		__sync_fetch_and_add(hit, 1);
 }
 
-/* Tries the current rule; returns true if it decides. */
+/* Tries the current rule. Returns true if it decides. */
 static __always_inline bool decides(struct view *view)
 {
 	struct search *search = view->search;
@@ -288,7 +288,7 @@ static __always_inline bool decides(struct view *view)
 	return true;
 }
 
-/* Executes one step of the search; returns 1 to end it. */
+/* Executes one step of the search. Returns 1 to end the search. */
 static long step(__u32 turn, struct view *view)
 {
 	struct search *search = view->search;
@@ -331,8 +331,8 @@ static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
-/* Number of inline steps: most searches end within them, without the cost of calls. Kernels without arenas have
- * verifiers that check each inline step separately, which takes long. */
+/* Number of inline steps. Most searches end within them, without the cost of calls. Kernels without arenas get none,
+ * because their verifiers check each inline step separately, which needs much time. */
 #ifdef GUARD_IN_ARRAY
 #define USUAL_STEPS 0
 #else
@@ -341,7 +341,7 @@ static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery
 /* Maximum number of steps of bpf_loop(), more than the longest search needs. */
 #define STEPS (8 << 20)
 
-/* Returns the fate of an IP packet. The function is global: the verifier then checks it once, and not again for each
+/* Returns the fate of an IP packet. The function is global, so that the verifier checks it once, and not again for each
  * kind of packet, and treats all contents of `search` as unknown. */
 __noinline int judge(struct search *search)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* XDP programs for experiments and tests, like those of users: plain ones, and ones with a hook map, like programs
- * built for xdpcap. */
+/* XDP programs for experiments and tests, which stand for programs of users: some without hooks, and some with a hook
+ * map, like programs built for xdpcap. */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -16,7 +16,7 @@ struct {
 	__uint(value_size, 4);
 } xdpcap_hook SEC(".maps");
 
-/* Ends the program as xdpcap requires: by a tail call through the map. */
+/* Ends the program by a tail call through the map, as xdpcap requires. */
 static __always_inline int exit_by_hook(struct xdp_md *context, int action)
 {
 	bpf_tail_call(context, &xdpcap_hook, action);
@@ -42,7 +42,7 @@ int lab_pass_hook(struct xdp_md *context)
 	return exit_by_hook(context, XDP_PASS);
 }
 
-/* The ethertype 0x88b5 is reserved for experiments; the two bytes after it select the verdict. */
+/* The ethertype 0x88b5 is reserved for experiments. The two bytes after it select the verdict. */
 #define EXPERIMENTAL 0x88b5
 
 struct experiment {
@@ -60,7 +60,8 @@ static __always_inline int chosen_action(struct xdp_md *context)
 	if ((void *)(frame + 1) > (void *)(long)context->data_end || frame->type != bpf_htons(EXPERIMENTAL))
 		return XDP_PASS;
 	action = bpf_ntohs(frame->action);
-	/* The kernel would only count a redirect without a target as an error: XDP_ABORTED replaces it. */
+	/* XDP_ABORTED replaces a redirect, which has no target here, so that the kernel would only count it as an
+	 * error. */
 	return action < XDP_REDIRECT ? (int)action : XDP_ABORTED;
 }
 
@@ -77,8 +78,8 @@ int lab_drop_linear(struct xdp_md *context)
 	return exit_by_hook(context, XDP_DROP);
 }
 
-/* These programs are loaded without an expected attach type, like programs for xdpcap: a program array accepts programs
- * of one kind only. */
+/* These programs are loaded without an expected attach type, like programs for xdpcap, because a program array accepts
+ * only programs of one kind. */
 SEC("?xdp")
 int lab_drop_old(struct xdp_md *context)
 {
@@ -91,7 +92,7 @@ int lab_pass_old(struct xdp_md *context)
 	return exit_by_hook(context, XDP_PASS);
 }
 
-/* Reads the clock, then drops: the difference from lab_drop is the cost of a clock reading. */
+/* Reads the clock, and then drops. The difference from lab_drop is the cost of a clock reading. */
 SEC("?xdp.frags")
 int lab_clock(struct xdp_md *context)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* Counts the events of the kernel's XDP tracepoints: failed redirects, exceptions, and packets that device maps and CPU
- * maps forward and drop. None of them fires for a single successful redirect: maps report whole bulks. */
+ * maps forward and drop. None of them fires for a single successful redirect, because maps report whole bulks. */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>

@@ -5,13 +5,13 @@
 
 #include "xdp/route_packet.h"
 
-/* The part of a look-up's parameters that determines the result: all bytes in front of the result's own fields. */
+/* Length of the part of a look-up's parameters that determines the result: all bytes before the result's fields. */
 #define FLOW_KEY 48
 _Static_assert(__builtin_offsetof(struct bpf_fib_lookup, h_vlan_proto) == FLOW_KEY, "addresses end where the key does");
 #define SPREAD 0x9e3779b97f4a7c15ull
 
-/* The kernel's result for a flow, valid for the rest of the tick of the look-up: routes and neighbours are never older
- * than that, a few milliseconds, and consecutive packets need one look-up. */
+/* The kernel's result for a flow. It is valid for the rest of the tick of the look-up, so that consecutive packets need
+ * one look-up, and routes and neighbours are at most a few milliseconds old. */
 struct flow {
 	__u64 tick;
 	__u64 asked[FLOW_KEY / 8];

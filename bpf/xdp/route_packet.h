@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The router's packets: parsed as far as a route look-up needs, and rewritten for their route. */
+/* Parses the router's packets as far as a route look-up needs, and rewrites them for their route. */
 #ifndef TRAWL_ROUTE_PACKET_H
 #define TRAWL_ROUTE_PACKET_H
 
@@ -7,11 +7,11 @@
 #include "lib/headers.h"
 #include "lib/net.h"
 
-/* A frame is padded to 60 bytes; more bytes after the packet than this are not padding. */
+/* Maximum length of padding, because frames are padded to 60 bytes. */
 #define MOST_PADDING 46
 #define VLAN_ID 0x0fff
 
-/* No reason to pass the packet to the stack. */
+/* Value for a packet that need not go to the stack. */
 #define NONE ROUTE_COUNTERS
 
 /* The properties of a frame on its path through the router. */
@@ -45,7 +45,7 @@ static __always_inline bool ipv4_checksum_holds(const struct iphdr *ip)
 	return sum == 0xffff;
 }
 
-/* Returns true for networks that no packet on a wire comes from: this host, loopback, multicast and above. */
+/* Returns true for networks from which no packet on a wire comes: this host, loopback, multicast and above. */
 static __always_inline bool ipv4_is_martian(__be32 address)
 {
 	__u8 first = bpf_ntohl(address) >> 24;
@@ -166,8 +166,8 @@ static __always_inline __be16 *put_tag(__be16 *type, __u32 number)
 	return &tag->inner_type;
 }
 
-/* Rewrites the frame for departure: other addresses, other tags, one hop less. Returns false if the frame has no room
- * for more tags; the other checks only repeat earlier ones for the verifier. */
+/* Rewrites the addresses, the tags and the time to live of the frame for departure. Returns false if the frame has no
+ * room for more tags. The other checks only repeat earlier ones for the verifier. */
 static __always_inline bool rewrite(struct xdp_md *context, const struct frame *frame, const struct bpf_fib_lookup *fib)
 {
 	int tags = !!frame->leaving.outer + !!frame->leaving.inner;
@@ -196,7 +196,7 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 	if (frame->leaving.inner)
 		type = put_tag(type, frame->leaving.inner);
 	*type = frame->type;
-	/* The frame's type decides: a next hop of the other family changes the family of the result. */
+	/* The frame's type is checked, because a next hop of the other family changes the family of the result. */
 	if (frame->type == bpf_htons(ETH_P_IP)) {
 		ip = (void *)(type + 1);
 		if ((void *)(ip + 1) > end)

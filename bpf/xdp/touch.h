@@ -17,7 +17,7 @@ struct {
 /* Counts the packet. Programs of one CPU never interrupt each other, so plain additions are exact. */
 static __always_inline void count(struct xdp_md *context, __u32 which)
 {
-	/* First, so that no values have to be kept in registers across this call. */
+	/* This call comes first, so that no values must be kept in registers across it. */
 	__u64 length = frame_length(context);
 	__u32 queue = context->rx_queue_index;
 	__u32 at = (queue < COUNT_QUEUES ? queue : COUNT_QUEUES - 1) * COUNTERS + which;
@@ -41,7 +41,7 @@ static __always_inline __u32 touch_packet(struct xdp_md *context, __u32 touch)
 		return COUNT_UNPARSED;
 	switch (touch) {
 	case TOUCH_READ:
-		/* The value is not needed; `volatile` keeps the read. */
+		/* The value is not needed, and `volatile` keeps the compiler from omitting the read. */
 		(void)*(volatile __be16 *)&link->type;
 		return COUNT_UNPARSED;
 	case TOUCH_SWAP:

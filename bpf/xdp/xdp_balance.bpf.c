@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The load balancer: packets to a virtual address go to one of its backends, all packets of a flow to the same one. All
- * other packets go to the stack unchanged. */
+/* The load balancer. Packets to a virtual address go to one of its backends, and all packets of a flow to the same one.
+ * All other packets go to the stack unchanged. */
 #include "xdp/balance_send.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Each packet counts once here. */
+/* Each packet is counted once in this map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BALANCE_COUNTERS);
@@ -13,7 +13,7 @@ struct {
 	__type(value, struct balance_counter);
 } counters SEC(".maps");
 
-/* A packet for a virtual address counts once more here; if it went to a backend, also in `backend_counters`. */
+/* A packet for a virtual address is also counted in this map and, if it went to a backend, in `backend_counters`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BALANCE_MAX_VIPS);
@@ -55,7 +55,7 @@ static __always_inline void count(const struct search *search, __u32 why, __u32 
 	if (!search->vip)
 		return;
 	of_vip = bpf_map_lookup_elem(&vip_counters, &search->vip_number);
-	/* The verifier of Linux 6.1 requires the comparison on the register that is the index. */
+	/* The verifier of Linux 6.1 requires that the register with the index is compared. */
 	barrier_var(outcome);
 	if (of_vip && outcome < BALANCE_COUNTERS)
 		add(&of_vip->outcomes[outcome], length);
@@ -85,7 +85,7 @@ static __always_inline bool take(struct search *search, __u32 number)
 	return true;
 }
 
-/* Finds the packet's virtual address. Returns NONE if it has one. */
+/* Finds the packet's virtual address. Returns NONE if the packet has one. */
 static __always_inline __u32 find_vip(struct search *search, const struct packet *packet)
 {
 	const struct balance_flow *flow = &packet->flow;
@@ -122,7 +122,7 @@ static __always_inline void name_fragments(const struct packet *packet, struct b
 	fragments->protocol |= BALANCE_FLOW_FRAGMENT;
 }
 
-/* Finds the backend of the packet's first fragment: no other fragment has the ports. */
+/* Finds the backend of the packet's first fragment, because only that fragment has the ports. */
 static __always_inline __u32 follow_fragment(struct search *search, const struct packet *packet)
 {
 	struct balance_entry wanted = {.kind = BALANCE_ENTRY_ADDRESS};
@@ -237,7 +237,8 @@ static __always_inline int send(struct xdp_md *context, const struct packet *pac
 		return XDP_DROP;
 	}
 	if (hop.mtu && packet->length + more > hop.mtu) {
-		/* An ICMP error gets no error as its answer, and a sender that allows fragments expects none. */
+		/* ICMP errors must not be answered with errors, and a sender that allows fragments expects no
+		 * answer. */
 		if (packet->dont_fragment && !packet->is_error && may_answer() &&
 		    answer_too_big(context, packet, hop.mtu - more)) {
 			*outcome = BALANCE_TOO_BIG_ANSWERED;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The head of a chain of XDP programs, by libxdp's protocol for dispatchers, version 2: each program of the chain
+/* The head of a chain of XDP programs, by version 2 of libxdp's protocol for dispatchers. Each program of the chain
  * replaces one of the functions below (freplace). Names and layout follow the protocol, so that libxdp's own tools can
  * change a chain that trawl made. */
 #include <linux/bpf.h>
@@ -23,13 +23,13 @@ struct xdp_dispatcher_config {
 
 _Static_assert(sizeof(struct xdp_dispatcher_config) == 124, "others read it too");
 
-/* The configuration is constant once loaded, so the verifier removes the calls of unused slots. It is volatile, because
- * otherwise the compiler would remove all calls. */
+/* The configuration is constant once loaded, so that the verifier removes the calls of unused slots. It is volatile,
+ * because otherwise the compiler would remove all calls. */
 static volatile const struct xdp_dispatcher_config conf = {};
 
-/* The verdict is volatile, because the compiler must not know it: the program that replaces the function may return
- * any. Since Linux 6.12, a program that changes packet data replaces only functions that do so, too. This call changes
- * nothing. */
+/* The verdict is volatile, because the compiler must not assume it: the program that replaces the function may return
+ * any verdict. Since Linux 6.12, a program that changes packet data can replace only functions that may do so, too. The
+ * call of bpf_xdp_adjust_head() makes this function such a one, and changes nothing. */
 #define STUB(number)                                                                                                   \
 	__attribute__((noinline)) int prog##number(struct xdp_md *context)                                             \
 	{                                                                                                              \

@@ -8,7 +8,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct redirect_config config = {};
 
-/* The target interface is entry 0; a broadcast goes to all entries. */
+/* Entry 0 is the target interface. A broadcast goes to all entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, REDIRECT_MAX_TARGETS);
@@ -36,7 +36,7 @@ static __always_inline int drop_too_long(struct xdp_md *context)
 	return XDP_DROP;
 }
 
-/* Redirects through a map. The helper shows at once if the target is missing. */
+/* Redirects through a map. The helper's result shows at once if the target is missing. */
 static __always_inline int by_map(struct xdp_md *context, void *map, __u32 key, __u64 flags)
 {
 	__u32 which = touch_packet(context, config.touch);
@@ -109,7 +109,7 @@ static __always_inline __u32 flow_of(struct xdp_md *context)
 	}
 }
 
-/* 2^32 divided by the golden ratio: spreads numbers that are close together. */
+/* 2^32 divided by the golden ratio. A product with it spreads numbers that are close together. */
 #define SPREAD 0x9e3779b9u
 
 SEC("?xdp.frags")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The bundled router: forwards packets that need only a look-up, by the kernel's own routes and neighbours, and leaves
- * all others to the stack, unchanged. Each port has a copy of the program; the copies share the maps of ports and
- * VLANs. */
+/* The bundled router. It forwards packets that need only a look-up, by the kernel's own routes and neighbours, and
+ * leaves all other packets unchanged to the stack. Each port has a copy of the program, and the copies share the maps
+ * of ports and VLANs. */
 #include "include/bundled.h"
 #include "lib/headers.h"
 #include "lib/one_buffer.h"
@@ -10,9 +10,9 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The kernel keeps a neighbour's state up to date when it sends to the neighbour itself; frames that XDP sends do not
- * count. Therefore one packet in this many ticks goes to each neighbour through the stack: every 0.25 to 2.5 seconds,
- * depending on the kernel's HZ. Reading a clock instead would cost more than the rest of the check. */
+/* The kernel keeps a neighbour's state up to date when it sends to the neighbour, but not when XDP sends frames to it.
+ * Therefore one packet in this many ticks goes to each neighbour through the stack, every 0.25 to 2.5 seconds,
+ * depending on the kernel's HZ. Reading a clock would cost more than the rest of the check. */
 #define REFRESH_TICKS 250
 
 /* Settings of this port. */
@@ -30,8 +30,8 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* Ports by which frames may leave. The key is the index of the interface that a route names: of the port itself, or of
- * a VLAN interface on the port. */
+/* Ports by which frames may leave. The key is the index of the interface that a route names, which is the port or a
+ * VLAN interface on the port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, ROUTE_MAX_VLANS);
@@ -123,7 +123,7 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	return is_for(link, arrival->mac_first, arrival->mac_last) ? NONE : ROUTE_NOT_OURS;
 }
 
-/* Returns NONE if frames may leave by the interface that the route names, and finds their tags. Also prepares the
+/* Returns NONE if frames may leave by the interface that the route names, and finds their tags. It also prepares the
  * redirect, which has no effect unless the program returns XDP_REDIRECT. */
 static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct frame *frame)
 {
@@ -134,7 +134,7 @@ static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct fra
 		tags = bpf_map_lookup_elem(&departures, &to);
 		if (tags)
 			frame->leaving = *tags;
-		/* A device accepts one tag in addition to its MTU, not two. */
+		/* A device accepts one tag in addition to its MTU, but not two. */
 		if (frame->leaving.inner && frame->packet_length + TAG_LENGTH > fib->mtu_result)
 			return ROUTE_TOO_BIG;
 	}

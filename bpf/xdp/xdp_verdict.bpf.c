@@ -4,7 +4,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The settings are constant once loaded, so the verifier removes unused branches. */
+/* The settings are constant once loaded, so that the verifier removes unused branches. */
 const volatile struct verdict_config config = {};
 
 SEC("?xdp.frags")
@@ -34,7 +34,7 @@ int trawl_tx(struct xdp_md *context)
 	__u32 touch = config.touch;
 	__u32 which = touch_packet(context, touch);
 
-	/* Every receiver would drop a frame that comes back with its old addresses. */
+	/* The addresses are swapped, because receivers would drop a frame that returns with its old addresses. */
 	if (touch != TOUCH_SWAP)
 		touch_packet(context, TOUCH_SWAP);
 	count(context, which);
