@@ -139,7 +139,7 @@ impl InterfaceArgs {
         if names.is_empty() {
             Ok(first)
         } else {
-            Err(Error::usage("several interfaces are named", "one is possible").fix(format!("trawl {command} IF")))
+            Err(Error::usage("cannot use these interfaces", "several are named").fix(format!("trawl {command} IF")))
         }
     }
 }
@@ -253,7 +253,7 @@ pub enum JsonForm {
     Array,
 }
 
-/// A million IPv6 networks are shorter.
+/// Maximum size of a file with an expression. A list of a million IPv6 networks is shorter.
 const LONGEST_FILTER: u64 = 64 << 20;
 
 /// Reads a filter expression from a file, without comments from `#` to the line's end.

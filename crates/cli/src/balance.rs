@@ -245,8 +245,8 @@ struct Check {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let only_looks = matches!(args.command, Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_)));
-    if !only_looks {
+    let only_reads = matches!(args.command, Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_)));
+    if !only_reads {
         unload::clear_leftovers();
     }
     match args.command {

@@ -117,12 +117,11 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     published::stopping();
     summary.readers = observer.readers();
     observer.finish();
-    summary.notices = observer.said();
+    summary.notices = observer.take_events();
     let status = observer.end_subject();
     let code = observer.report(plan.options.time, &summary, &ended, account)?;
-    Ok(match is_stored {
-        true if code == ExitCode::SUCCESS => ExitCode::from(status),
-        true => code,
-        false => ExitCode::FAILURE,
-    })
+    if !is_stored {
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(if code == ExitCode::SUCCESS { ExitCode::from(status) } else { code })
 }

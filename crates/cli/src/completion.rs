@@ -37,7 +37,7 @@ pub fn print_script(args: Completions) -> Result<ExitCode> {
 /// Returns the script by which the shell asks trawl for candidates.
 fn registration(shell: &str) -> io::Result<String> {
     if shell == "bash" {
-        // clap's own script sees the command line as readline splits it.
+        // clap's own script gets words that readline has split at ':' and '=', which this one joins again.
         return Ok(include_str!("completions.bash").to_owned());
     }
     let shells = Shells::builtins();
@@ -180,7 +180,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     begun.map(candidate).collect()
 }
 
-/// Returns the command line so far, with which the shell calls trawl.
+/// Returns the command line typed so far. The shell passes it to trawl as arguments.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1);
     words.map(|word| word.to_string_lossy().into_owned()).collect()

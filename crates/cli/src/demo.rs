@@ -73,8 +73,8 @@ fn show(lab: &Pair, file: &Path, warden: &mut Warden) -> Result<bool> {
     let account = trawl.wait()?;
     let (tcpdump_blind, tcpdump_says) = match tcpdump {
         Some(tcpdump) => {
-            let said = tcpdump.interrupt()?;
-            (said.contains("\n0 packets captured"), indented(&said, "packet"))
+            let report = tcpdump.interrupt()?;
+            (report.contains("\n0 packets captured"), indented(&report, "packet"))
         }
         None => (true, "  (it is not installed)\n".to_owned()),
     };
@@ -211,7 +211,8 @@ fn tshark(file: &Path) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// Far longer than the demo lasts: a capture that misses packets ends too.
+/// Maximum duration of the capture, far longer than the demo lasts: a capture that misses packets never reaches its
+/// count.
 const PATIENCE: &str = "20s";
 
 #[derive(Debug)]
@@ -219,7 +220,7 @@ pub struct Watcher {
     name: &'static str,
     child: Child,
     stderr: BufReader<ChildStderr>,
-    said: String,
+    stderr_text: String,
 }
 
 impl Watcher {
@@ -248,19 +249,21 @@ impl Watcher {
 
     fn ready(name: &'static str, spawned: io::Result<Child>, sign: &str) -> Result<Self> {
         let mut child = spawned.map_err(|e| Error::os(format!("cannot start {name}"), e))?;
-        let stderr =
-            child.stderr.take().ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
-        let mut watcher = Self { name, child, stderr: BufReader::new(stderr), said: String::new() };
+        let stderr = child
+            .stderr
+            .take()
+            .ok_or_else(|| Error::failed(format!("cannot read the messages of {name}"), "no pipe"))?;
+        let mut watcher = Self { name, child, stderr: BufReader::new(stderr), stderr_text: String::new() };
         loop {
-            let start = watcher.said.len();
-            match watcher.stderr.read_line(&mut watcher.said) {
-                Ok(count) if count > 0 && watcher.said[start..].contains(sign) => {
+            let start = watcher.stderr_text.len();
+            match watcher.stderr.read_line(&mut watcher.stderr_text) {
+                Ok(count) if count > 0 && watcher.stderr_text[start..].contains(sign) => {
                     return Ok(watcher);
                 }
                 Ok(count) if count > 0 => {}
                 _ => {
                     let what = format!("{name} did not start");
-                    return Err(Error::failed(what, watcher.said.trim()));
+                    return Err(Error::failed(what, watcher.stderr_text.trim()));
                 }
             }
         }
@@ -278,15 +281,15 @@ impl Watcher {
 
     /// Waits until the process ends, and returns its output.
     pub fn wait(&mut self) -> Result<String> {
-        let read = self.stderr.read_to_string(&mut self.said);
+        let read = self.stderr.read_to_string(&mut self.stderr_text);
         read.and_then(|_| self.child.wait()).map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
-        Ok(std::mem::take(&mut self.said))
+        Ok(std::mem::take(&mut self.stderr_text))
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Has no effect unless an error prevented the wait.
+        // The process has ended already, unless an error prevented the wait.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

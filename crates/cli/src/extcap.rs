@@ -164,8 +164,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else if args.capture {
         return run_into_fifo(chosen(&args)?, &args);
     } else if let Some(filter) = &args.extcap_capture_filter {
-        // Any text on standard output means to Wireshark that the filter is wrong.
-        write_out(&complaint(filter))?;
+        // Wireshark takes any text on standard output as the reason why the filter is invalid.
+        write_out(&filter_error(filter))?;
     } else {
         return Err(Error::usage(
             "nothing to do",
@@ -200,7 +200,7 @@ fn chosen(args: &Args) -> Result<&str> {
     }
 }
 
-fn complaint(filter: &str) -> String {
+fn filter_error(filter: &str) -> String {
     match compile(filter, &trawl_filter::CompilerOptions::default()) {
         Ok(_) => String::new(),
         Err(error) => format!("{error}\n"),
@@ -345,8 +345,8 @@ const SET: u8 = 1;
 const STATUS_BAR: u8 = 6;
 /// Length of a message's header: the length of the rest in three bytes, number and command.
 const HEADER_LEN: usize = 6;
-/// Longer messages are damage.
-const MOST: usize = 65_536;
+/// Maximum length of a message: a greater length can only come from damaged data.
+const MAX_MESSAGE: usize = 65_536;
 
 fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
     let path = args.fifo.as_deref().ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
@@ -362,7 +362,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.extcap_control_in {
         let source = File::open(path).map_err(|e| fail(path, e))?;
         let toolbar = Toolbar { source, answers: toolbar, selector: Arc::clone(&selector) };
-        std::thread::spawn(move || toolbar.obey());
+        std::thread::spawn(move || toolbar.apply_filters());
     }
     let mut sink = ChosenPackets::new(fifo, "Wireshark", selector);
     match trawl_source::live::run_into(&plan, &mut sink) {
@@ -440,7 +440,7 @@ fn next_filter(source: &mut impl Read) -> Option<String> {
         source.read_exact(&mut header).ok()?;
         let [sync, a, b, c, control, command] = header;
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
-        if sync != SYNC || !(2..=MOST).contains(&len) {
+        if sync != SYNC || !(2..=MAX_MESSAGE).contains(&len) {
             return None;
         }
         let mut payload = vec![0; len - 2];
@@ -459,20 +459,20 @@ struct Toolbar {
 }
 
 impl Toolbar {
-    /// Applies each valid filter. Wireshark's status bar shows the reason against an invalid one, even while no packets
-    /// arrive.
-    fn obey(mut self) {
+    /// Applies each valid filter. Wireshark's status bar shows the error of an invalid one at once, even if no packet
+    /// arrives.
+    fn apply_filters(mut self) {
         while let Some(filter) = next_filter(&mut self.source) {
-            let said = match self.renew(&filter) {
+            let status = match self.set_filter(&filter) {
                 Ok(()) if filter.is_empty() => "trawl: no filter".to_owned(),
                 Ok(()) => format!("trawl: filter {filter}"),
                 Err(why) => format!("trawl: {why}"),
             };
-            self.show_status(&said);
+            self.show_status(&status);
         }
     }
 
-    fn renew(&self, filter: &str) -> std::result::Result<(), String> {
+    fn set_filter(&self, filter: &str) -> std::result::Result<(), String> {
         let mut renewed = None;
         if !filter.is_empty() {
             let question = Question::Expression(filter.to_owned());

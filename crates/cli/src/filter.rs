@@ -48,8 +48,8 @@ pub struct FilterArgs {
     #[arg(long, value_enum, default_value_t = Link::Ethernet)]
     link: Link,
     /// Value that a match returns; 0 for the default
-    #[arg(short = 's', long, value_name = "BYTES", default_value_t = MOST,
-          value_parser = clap::value_parser!(u32).range(0..=i64::from(MOST)))]
+    #[arg(short = 's', long, value_name = "BYTES", default_value_t = MAX_SNAPLEN,
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_SNAPLEN)))]
     snaplen: u32,
     /// The network's mask, which defines `ip broadcast`
     #[arg(long, value_name = "ADDRESS")]
@@ -74,7 +74,7 @@ pub struct FilterArgs {
 }
 
 /// tcpdump's default, and its maximum.
-const MOST: u32 = 262_144;
+const MAX_SNAPLEN: u32 = 262_144;
 
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -126,7 +126,7 @@ impl FilterArgs {
                 Link::Ethernet => LinkType::ETHERNET,
                 Link::Raw => LinkType::RAW_IP,
             },
-            snaplen: if self.snaplen == 0 { MOST } else { self.snaplen },
+            snaplen: if self.snaplen == 0 { MAX_SNAPLEN } else { self.snaplen },
             netmask: self.netmask,
             optimise: !self.unoptimised,
             file: None,
@@ -134,7 +134,7 @@ impl FilterArgs {
     }
 }
 
-/// All facts about a filter; parts that were not asked for are absent.
+/// All facts about a filter; parts that were not requested are absent.
 #[derive(Debug, Serialize)]
 struct Report {
     filter: String,
@@ -179,7 +179,8 @@ pub fn run(args: FilterArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report { filter: filter.text(), inner: args.inner, classic: None, ebpf: Vec::new(), read: None };
-    // For a file, its packets are wanted and not the instructions, unless those are to be checked as well.
+    // With a file, the result is its packets. The instructions are left out, unless the verifier is to check them as
+    // well.
     if args.read.is_none() || args.check {
         let classic = filter.classic(&options)?;
         for hook in &args.hook {
@@ -348,7 +349,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &CompilerOptions) -> Resul
             matched.push(numbers);
         }
     }
-    // A mistake in the filter is reported even for a file without packets.
+    // An invalid filter is reported even for a file without packets.
     if packets == 0 {
         let first = reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);

@@ -26,7 +26,7 @@ use crate::capture::progress::end_command;
 use crate::why::Watcher;
 use crate::{json, terminal, units};
 
-/// Memory for steps at the beginning. More is added on demand, but a burst would come before it.
+/// Memory for steps at the beginning. More is added on demand, but too late for a first burst of packets.
 const AT_FIRST: u64 = 64 << 20;
 /// Shows the path of single packets through the kernel
 ///

@@ -235,7 +235,7 @@ struct Confirm {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    // Commands that only read change nothing.
+    // Leftovers are cleared first, but not by commands that only read: they change nothing.
     if !matches!(args.command, Command::List(_) | Command::Stats(_) | Command::Save(_)) {
         unload::clear_leftovers();
         state::sweep();

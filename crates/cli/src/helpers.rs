@@ -64,7 +64,7 @@ const COMMANDS: &[Forwarded] = &[
 ];
 
 impl Helper {
-    /// Returns what `trawl doctor` finds.
+    /// Returns the state of the helper for `trawl doctor`.
     pub fn finding(&self) -> Finding {
         let (state, text, fix) = match companion(self.program) {
             Ok(Some(path)) => (CheckState::Ok, path.display().to_string(), None),
@@ -122,7 +122,7 @@ impl Run {
     pub fn run(self) -> Result<ExitCode> {
         let Self(Forwarded { helper, first, .. }) = self;
         let mut command = helper.command()?;
-        // Not as clap has parsed them: it removes a "--".
+        // The helper gets the words as typed: clap would remove a "--".
         command.args(*first).args(std::env::args_os().skip(2));
         let error = command.exec();
         Err(Error::os(format!("cannot run {}", helper.program), error))
@@ -181,7 +181,7 @@ pub fn complete() {
     };
     let rest: Vec<OsString> = typed.collect();
     let forwarded = name.to_str().and_then(Forwarded::find);
-    // The name itself is completed by trawl.
+    // The name of the command is completed by trawl, not by the helper.
     let Some(one) = forwarded.filter(|_| !rest.is_empty()) else {
         return;
     };
@@ -193,7 +193,7 @@ pub fn complete() {
         command.env(INDEX, shifted(index, one).to_string());
     }
     command.args(["--", one.helper.program]).args(one.first).args(rest);
-    // Without the helper, nothing is offered.
+    // If the helper is missing, there are no candidates.
     let _ = command.exec();
 }
 

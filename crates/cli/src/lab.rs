@@ -169,7 +169,7 @@ fn raise(up: &Up) -> Result<String> {
     let file = up.file.as_ref().or(as_file.as_ref());
     let (id, topology) = match (file, up.preset.as_deref()) {
         (Some(_), Some(_)) => {
-            return Err(Error::usage("--preset", "a file describes the lab completely"));
+            return Err(Error::usage("cannot use --preset", "the file describes the lab completely"));
         }
         (Some(path), None) => {
             let text = text_file::read(path)?;
@@ -251,7 +251,8 @@ fn show(id: &str, as_json: bool) -> Result<String> {
     if as_json {
         return json::line(&lab);
     }
-    // The lab of a test or a demonstration has no topology, and is drawn from its namespaces.
+    // The lab of a test or a demonstration has no file with its topology, so the drawing shows its namespaces as they
+    // are.
     Ok(match &lab.topology {
         Some(topology) => topology.draw(id),
         None => {
@@ -279,7 +280,7 @@ fn clean(all: bool, as_json: bool) -> Result<String> {
         return Ok("nothing to remove\n".to_owned());
     }
     let removed = cleaned.removed.iter().map(|name| format!("removed {name}\n"));
-    let kept = cleaned.kept.iter().map(|name| format!("left alone {name} (in use; --all removes it too)\n"));
+    let kept = cleaned.kept.iter().map(|name| format!("kept {name} (in use; --all removes it too)\n"));
     Ok(removed.chain(kept).collect())
 }
 

@@ -102,8 +102,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports an event of a capture whose packets a view shows: a terminal shows the view alone.
-fn watched(event: &Event) {
+/// Reports an event of a capture whose packets are shown in a view. On a terminal, messages would break the view, so
+/// the event is left out there.
+fn report_unless_on_screen(event: &Event) {
     if json::is_wanted() || !terminal::stdout_is_terminal() {
         json::event(event);
     }

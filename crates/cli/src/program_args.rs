@@ -19,7 +19,7 @@ use crate::args::{InterfaceArgs, NamedValue, NamespacesArg, NetnsArg, VerifierLo
 use crate::json::{self, rounded};
 use trawl_sys::words::word;
 
-/// Modes of programs; the card's is the last.
+/// Modes of programs. The card's is the last, so that an option for trawl's own programs can leave it out.
 pub const MODES: [NamedValue<XdpMode>; 3] = [
     ("native", "In the driver", XdpMode::Native),
     ("skb", "After the driver, in the stack", XdpMode::Skb),
@@ -54,7 +54,7 @@ impl SiteArgs {
         }
         let namespaces = self.namespaces.given();
         for text in &self.interfaces.names() {
-            // An interface with a namespace of its own, or the same one in each of the namespaces.
+            // A name is of an interface in the namespace before the colon, or else of one in each of the namespaces.
             if text.contains(':') || namespaces.is_empty() {
                 sites.push(Site::find(text, None)?);
                 continue;
@@ -166,7 +166,7 @@ impl AttachArgs {
     }
 }
 
-/// Prints what the cards of these interfaces do when they get their first program, before they get it.
+/// Prints, before the change, what the cards of these interfaces do when they get their first program.
 pub fn warn_of_attaching(sites: &[Site], mode: Option<XdpMode>) {
     for site in sites {
         if let Some(effects) = CardEffects::of_attaching(site, mode) {
@@ -176,8 +176,8 @@ pub fn warn_of_attaching(sites: &[Site], mode: Option<XdpMode>) {
     }
 }
 
-/// Prints what cards do when their last program is removed, before that happens: the interface's, and those that have a
-/// program only for this one.
+/// Prints, before the change, what cards do when their last program is removed: the interface's card, and the cards
+/// that have a program only for this interface.
 pub fn warn_of_removing(site: &Site, which: UnloadChoice) {
     let mut own = Installed::all(site).unwrap_or_default();
     let is_last = match which {
@@ -197,7 +197,7 @@ pub fn warn_of_removing(site: &Site, which: UnloadChoice) {
     }
 }
 
-/// `--yes` and `--confirm`: a change that would cut a session is made anyway, or reverted unless it is confirmed.
+/// `--yes` makes a change that would cut a session; `--confirm` reverts it unless the user confirms.
 #[derive(Debug, clap::Args)]
 pub struct Consent {
     /// Apply even if it cuts the SSH session of this command, or removes a guard
@@ -249,13 +249,13 @@ impl Change<'_> {
 }
 
 impl Consent {
-    /// Returns the care to take: unless agreed to, a change that may cut a session is refused.
+    /// Returns the care to take: a change that may cut a session is refused, unless the user agreed to it.
     pub fn care(&self) -> SessionCare {
         if self.yes || self.confirm.is_some() { SessionCare::Without } else { SessionCare::ForTheSession }
     }
 
-    /// Refuses to unload a program that this command's session needs, unless that was agreed to. Prints what the card
-    /// does when its last program is removed.
+    /// Refuses to unload a program that this command's session needs, unless the user agreed to it. Prints what the
+    /// card does when its last program is removed.
     pub fn check_unload(&self, site: &Site, which: UnloadChoice) -> Result<()> {
         if !self.yes {
             unload::check_unload(site, which, self.care() == SessionCare::ForTheSession)?;
@@ -264,7 +264,7 @@ impl Consent {
         Ok(())
     }
 
-    /// Sets the damage that an attached program may do: with `--confirm` anything that can be reverted, with `--yes`
+    /// Sets the permitted damage of an attached program: with `--confirm` anything that can be reverted, with `--yes`
     /// everything.
     pub fn limits(&self, request: AttachRequest) -> AttachRequest {
         let careful = self.care() == SessionCare::ForTheSession;
@@ -323,7 +323,7 @@ struct Confirmed {
     seconds_left: f64,
 }
 
-/// Confirms a change that would be reverted otherwise.
+/// Confirms a change, which would otherwise be reverted.
 pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
     let about = confirm::confirm(&change.scope()?)?;
     let text = format!("confirmed: {}\n", about.command);
@@ -331,7 +331,7 @@ pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
     json::print_as(as_json, &document, || text)
 }
 
-/// Returns this command line, for the record of a change.
+/// Returns the command line of this process, for the record of a change.
 fn confirm_command() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     format!("trawl {}", words.join(" ").escape_debug())

@@ -99,16 +99,16 @@ const FOR_READERS: usize = 64 << 20;
 /// Gives up privileges once all files are open: untrusted bytes are parsed with no more rights than that needs.
 fn give_up_privileges(request: &Request, user: Option<&User>) -> Result<()> {
     user.map_or(Ok(()), User::become_it)?;
-    // The next file of a ring may be one that only root can read.
+    // In a ring, it may be that only root can read the next file.
     if !request.follow {
         privilege::keep_none()?;
     }
-    // Readers of a socket may connect.
+    // Calls for anything but files fail from now on. Readers can still connect to a socket that is open already.
     privilege::forbid_all_but_files();
     Ok(())
 }
 
-/// The choice of packets, which are shown as text if that was asked for.
+/// The choice of packets, and their text if requested.
 struct Chosen<'a> {
     filter: Option<FileFilter<'a>>,
     selection: Selection,
@@ -137,7 +137,7 @@ impl<'a> Chosen<'a> {
     fn is_wanted(&mut self, index: usize, input: &Input) -> Result<bool> {
         if self.selection.wants_more_than_bytes() {
             let current = PacketSource::current(&input.reader);
-            if !current.is_some_and(|packet| self.selection.takes(&packet)) {
+            if !current.is_some_and(|packet| self.selection.matches(&packet)) {
                 return Ok(false);
             }
         }
@@ -167,8 +167,8 @@ impl<'a> Chosen<'a> {
     fn end(&mut self) -> Result<()> {
         if let Some(shown) = &mut self.shown {
             shown.end()?;
-            // The outputs have their own notice.
-            shown.private().filter(|_| self.is_only_shown).iter().for_each(json::show_notice);
+            // If there are outputs, they report the same parts.
+            shown.privacy_notice().filter(|_| self.is_only_shown).iter().for_each(json::show_notice);
         }
         if self.dedup.is_some() {
             json::show_notice(&Notice::DuplicatesLeftOut { packets: self.duplicates });

@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result};
 
 use crate::args::{InterfaceArgs, NetnsArg};
 use crate::program_args::{AttachArgs, TargetArgs, UnloadArgs, find_all};
-use crate::xdp::stats::{Counted, How};
+use crate::xdp::stats::{Counted, ShowArgs};
 use crate::{json, terminal};
 
 /// Forwards packets by the kernel's own routes, before the stack
@@ -60,7 +60,7 @@ struct Stats {
     #[command(flatten)]
     netns: NetnsArg,
     #[command(flatten)]
-    how: How,
+    options: ShowArgs,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Load(args) => load(&args),
         Command::Stats(args) => {
             let names = args.interfaces.names();
-            return args.how.show(|| counted(&names, &args.netns));
+            return args.options.show(|| counted(&names, &args.netns));
         }
         Command::Unload(args) => unload(&args),
     }?;

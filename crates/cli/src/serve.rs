@@ -31,7 +31,7 @@ use trawl_view::stat::{Counted, Flow, Statistics};
 use crate::json;
 use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
-use trawl_source::live::{self, Viewer, Wanted};
+use trawl_source::live::{self, LiveOptions, Viewer};
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
 ///
@@ -174,23 +174,23 @@ pub(crate) struct NamedFlow {
 
 type Shared = Arc<Mutex<Own>>;
 
-/// Locks a mutex, even if a thread panicked while holding it.
+/// Locks a mutex.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Most verdicts that are counted separately, on all interfaces.
-const MOST_VERDICTS: usize = 1000;
+/// Maximum number of different verdicts that are counted, on all interfaces.
+const MAX_VERDICTS: usize = 1000;
 /// Number of flows that are shown.
 const FLOWS: usize = 20;
-/// Time span of the flows.
+/// Interval at which the counting of flows begins anew.
 const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let selected = args.selected()?;
     let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
     let address = listener.local_addr().map_err(|e| Error::os("cannot find the address", e))?;
-    // Before any thread is started, so that this one receives all signals.
+    // Signals are blocked before any other thread is started, so that this thread receives all of them.
     let signals = Signals::watch()?;
     let is_selected = !args.interfaces.is_empty() || !args.netns.is_empty();
     let chosen = || is_selected.then(|| args.selected()).transpose();
@@ -199,13 +199,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
     let privileges = KeptPrivileges { user: None, capabilities: counters::NEEDED_CAPABILITIES };
-    // If /sys hides it, it is found through other processes, which may not be inspected later.
+    // The pins' file system is opened now. If /sys hides it, it can only be reached through other processes, which a
+    // confined process may not inspect.
     pins::hold();
     if args.interfaces.is_empty() {
         privileges.confine()?;
     }
     std::thread::spawn(move || {
-        // Only its own capabilities: the capture's are given up once it is set up.
+        // Each thread has capabilities of its own. The main thread gives up the capture's once the capture is set up;
+        // this thread never needs them.
         if let Err(error) = privileges.give_up_others() {
             terminal::say(&error.to_string());
             return;
@@ -245,18 +247,18 @@ pub fn run(args: Args) -> Result<ExitCode> {
         published::ready(&serving);
         while signals.next().is_none() {
             let signals = [std::os::fd::AsFd::as_fd(&signals)];
-            events::wait(&signals, LOOK_EVERY)?;
+            events::wait(&signals, UPDATE_EVERY)?;
             events.update(&shared)?;
         }
         published::stopping();
         return Ok(ExitCode::SUCCESS);
     }
     drop(signals);
-    let wanted = Wanted {
+    let options = LiveOptions {
         interfaces: args.labels(),
         netns: args.only_namespace().map(str::to_owned),
         keeps: counters::NEEDED_CAPABILITIES,
-        ..Wanted::default()
+        ..LiveOptions::default()
     };
     let mut viewer = Watching {
         shared,
@@ -268,7 +270,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hosts: hosts(),
         serving,
     };
-    let ended = live::run(&wanted, &mut viewer, crate::watched);
+    let ended = live::run(&options, &mut viewer, crate::report_unless_on_screen);
     published::stopping();
     ended?;
     Ok(ExitCode::SUCCESS)
@@ -291,8 +293,8 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
     }
 }
 
-/// Interface, hook and verdict.
-type Judged = (String, String, String);
+/// The key by which verdicts are counted: interface, hook and verdict.
+type VerdictKey = (String, String, String);
 
 /// Returns the names of addresses in /etc/hosts, without queries to the network.
 fn hosts() -> HashMap<IpAddr, String> {
@@ -306,7 +308,7 @@ fn hosts() -> HashMap<IpAddr, String> {
     text.lines().rev().filter_map(entry).collect()
 }
 
-/// Programs that count what happens on this machine.
+/// Counts of losses, verdicts and packets of processes, by programs in the kernel.
 struct Events {
     losses: Losses,
     verdicts: Option<Verdicts>,
@@ -314,7 +316,8 @@ struct Events {
 }
 
 impl Events {
-    /// Begins to count; `selected` finds the selected interfaces, `of_programs` are those whose programs are counted.
+    /// Begins to count. `selected` finds the selected interfaces; `of_programs` are the interfaces whose XDP programs'
+    /// verdicts are counted.
     fn attach(
         of_processes: bool,
         of_programs: Option<Vec<NamespaceInterfaces>>,
@@ -354,7 +357,7 @@ struct Watching {
     since: std::time::Instant,
     /// The namespace of interfaces given without one.
     netns: String,
-    verdicts: HashMap<Judged, u64>,
+    verdicts: HashMap<VerdictKey, u64>,
     /// Names in /etc/hosts.
     hosts: HashMap<IpAddr, String>,
     /// Status for the service manager.
@@ -368,7 +371,7 @@ impl Viewer for Watching {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let verdict = verdict::text(verdict);
             let key = (text(packet.interface), text(packet.hook), verdict);
-            if self.verdicts.len() < MOST_VERDICTS || self.verdicts.contains_key(&key) {
+            if self.verdicts.len() < MAX_VERDICTS || self.verdicts.contains_key(&key) {
                 *self.verdicts.entry(key).or_default() += 1;
             }
         }
@@ -383,7 +386,7 @@ impl Viewer for Watching {
     }
 
     fn interval(&self) -> Option<Duration> {
-        Some(LOOK_EVERY)
+        Some(UPDATE_EVERY)
     }
 
     fn figures(&mut self, summary: &Summary) {
@@ -392,7 +395,7 @@ impl Viewer for Watching {
             self.since = std::time::Instant::now();
             self.statistics = Statistics::of_a_view();
         }
-        let verdict = |((label, hook, verdict), packets): (&Judged, &u64)| {
+        let verdict = |((label, hook, verdict), packets): (&VerdictKey, &u64)| {
             let (netns, interface) = label.split_once(':').unwrap_or((&self.netns, label));
             Verdict {
                 interface: interface.to_owned(),
@@ -418,7 +421,7 @@ impl Viewer for Watching {
             }
         });
         let points = points.collect();
-        // Counts that cannot be read now may be readable in a second.
+        // An error is ignored, since the counts may be readable again at the next update.
         let _ = self.events.update(&self.shared);
         locked(&self.shared).capture = Some(Capture {
             seen: total.seen,
@@ -445,10 +448,10 @@ impl Watching {
     }
 }
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_secs(5);
 const STEPS: usize = 15 * 60 / 5;
-/// Most lines of a plot; the rest is one line, so that forged names do not fill the memory.
+/// Maximum number of lines of a plot: the lines with the highest rates.
 const LINES: usize = 12;
 
 /// Counts at one point in time, by plot and line.
@@ -541,7 +544,7 @@ impl History {
                 let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
                 let rate = |((from, old), (to, new)): (&(u64, Sample), &(u64, Sample))| {
                     let seconds = to.saturating_sub(*from) as f64 / 1e9;
-                    // A line missing from a sample was zero: verdicts begin with their first packet.
+                    // A line that a sample lacks was zero then: a verdict has no line before its first packet.
                     let was = old.get(key).copied().unwrap_or(0);
                     let grown = new.get(key)?.checked_sub(was)?;
                     (seconds > 0.0).then(|| (grown * factor) as f64 / seconds)

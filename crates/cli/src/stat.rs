@@ -23,7 +23,7 @@ use crate::read::split_files;
 use crate::terminal;
 use crate::units;
 use trawl_source::FileFilter;
-use trawl_source::live::{self, Viewer, Wanted};
+use trawl_source::live::{self, LiveOptions, Viewer};
 use trawl_source::{Input, file_filter};
 
 /// Shows statistics of capture files or interfaces
@@ -224,16 +224,16 @@ impl Viewer for Counting<'_> {
 }
 
 fn measure(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
-    let wanted = Wanted {
+    let options = LiveOptions {
         interfaces: args.interfaces.clone(),
         netns: args.netns.as_deref().map(str::to_owned),
         duration: Some(args.duration.unwrap_or(LIVE_DURATION)),
         count: args.count,
         filter: args.words.clone(),
         processes: args.by.iter().any(|field| field.is_about_processes()),
-        ..Wanted::default()
+        ..LiveOptions::default()
     };
-    let account = live::run(&wanted, &mut Counting(statistics), crate::watched)?;
+    let account = live::run(&options, &mut Counting(statistics), crate::report_unless_on_screen)?;
     json::event(&Event::Account(account.total.clone()));
     Ok(())
 }

@@ -27,7 +27,7 @@ use view::{Page, Screen};
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::json;
 use crate::{terminal, units};
-use trawl_source::live::{self, Viewer, Wanted};
+use trawl_source::live::{self, LiveOptions, Viewer};
 
 /// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
@@ -69,7 +69,7 @@ pub struct Args {
 
 /// One frame: the events of an interval.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Look {
+pub struct Frame {
     pub seconds: f64,
     pub interfaces: Vec<Rates>,
     /// Work in this interval, on all CPUs.
@@ -81,7 +81,7 @@ pub struct Look {
     pub redirects: Option<Vec<RedirectRates>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
-    /// Absent while their page is not shown.
+    /// The traffic of processes; absent while their page is not shown.
     #[serde(flatten)]
     pub traffic: Option<TrafficRates>,
     /// The reason why processes cannot be found.
@@ -140,7 +140,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Without the privilege, run times stay zero.
     let _run_times = trawl_figures::measure_run_times();
     let selected = NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref())?;
-    // Without the privilege, the page is empty and says so.
+    // Without the privilege, the page shows no rows but the reason.
     let redirects = Redirects::watch();
     if args.page == Page::Redirects
         && let Err(error) = redirects
@@ -167,7 +167,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         top.watch_traffic().as_ref().map_err(Error::clone)?;
     }
     top.before = Counters::read_all(&top.selected)?;
-    // If /sys hides it, it is found through other processes, which may not be inspected later.
+    // The pins' file system is opened now. If /sys hides it, it can only be reached through other processes, which a
+    // confined process may not inspect.
     pins::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
@@ -180,14 +181,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
         }
     } else {
-        let wanted = Wanted {
+        let options = LiveOptions {
             interfaces: args.interfaces.clone(),
             netns: args.netns.as_deref().map(str::to_owned),
             filter: args.expression.clone(),
             keeps: counters::NEEDED_CAPABILITIES,
-            ..Wanted::default()
+            ..LiveOptions::default()
         };
-        live::run(&wanted, &mut top, crate::watched)?;
+        live::run(&options, &mut top, crate::report_unless_on_screen)?;
     }
     match top.failed.take() {
         Some(error) => Err(error),
@@ -210,7 +211,7 @@ struct Top<'a> {
     history: VecDeque<u64>,
     failed: Option<Error>,
     redirects: Option<Redirects>,
-    /// The root of the cgroups; a confined process may not open it.
+    /// The root of the cgroups, opened at the start: a confined process may not open it.
     cgroups: Result<Root>,
     /// The programs that count the packets of processes, attached while their page is shown.
     traffic: Option<Result<TrafficWatch>>,
@@ -225,7 +226,7 @@ impl Viewer for Top<'_> {
     }
 
     fn idle(&mut self) -> bool {
-        if self.keys() {
+        if self.handle_keys() {
             return false;
         }
         if let Some(Ok(watch)) = &mut self.traffic {
@@ -235,7 +236,7 @@ impl Viewer for Top<'_> {
             return true;
         }
         match self.show_frame() {
-            Ok(wanted) => wanted && !self.args.once,
+            Ok(is_read) => is_read && !self.args.once,
             Err(error) => {
                 self.failed = Some(error);
                 false
@@ -254,7 +255,7 @@ impl Viewer for Top<'_> {
 
 impl Top<'_> {
     /// Handles typed keys; returns true to end the view.
-    fn keys(&mut self) -> bool {
+    fn handle_keys(&mut self) -> bool {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
             return false;
         };
@@ -269,34 +270,34 @@ impl Top<'_> {
             Some(screen) => screen.order(),
             None => self.args.shown().order,
         };
-        let mut look = self.difference(&now, seconds);
-        if let Some(captured) = &mut look.captured {
+        let mut frame = self.difference(&now, seconds);
+        if let Some(captured) = &mut frame.captured {
             order.fill(captured, &self.statistics, self.args.top);
         }
-        look.redirects = self.redirects.as_mut().map(|redirects| redirects.update(seconds));
+        frame.redirects = self.redirects.as_mut().map(|redirects| redirects.update(seconds));
         match self.traffic(seconds) {
-            Some(Ok(rates)) => look.traffic = Some(rates),
-            Some(Err(error)) => look.no_traffic = Some(error.to_string()),
+            Some(Ok(rates)) => frame.traffic = Some(rates),
+            Some(Err(error)) => frame.no_traffic = Some(error.to_string()),
             None => {}
         }
-        order.apply(&mut look);
+        order.apply(&mut frame);
         self.before = now;
         self.since = Instant::now();
         self.statistics = Statistics::of_a_view();
         self.lost.0 = self.lost.1;
-        let packets: f64 = look.interfaces.iter().map(|rates| rates.rx_packets_per_second).sum();
+        let packets: f64 = frame.interfaces.iter().map(|rates| rates.rx_packets_per_second).sum();
         self.history.push_back(packets as u64);
         if self.history.len() > HISTORY {
             self.history.pop_front();
         }
         if self.args.json {
-            return terminal::write_to_reader(&json::line(&look)?);
+            return terminal::write_to_reader(&json::line(&frame)?);
         }
         let history: Vec<u64> = self.history.iter().copied().collect();
         match &mut self.screen {
-            Some(screen) => screen.show(look, &history),
+            Some(screen) => screen.show(frame, &history),
             None => {
-                let text = view::text(&look, &history, &self.args.shown());
+                let text = view::text(&frame, &history, &self.args.shown());
                 terminal::write_to_reader(&terminal::printable(&text))
             }
         }
@@ -324,8 +325,8 @@ impl Top<'_> {
         Some(watch.and_then(|watch| Ok(TrafficRates::new(watch.take(sites?.as_ref())?, seconds))))
     }
 
-    fn difference(&self, now: &Counters, seconds: f64) -> Look {
-        // A single namespace is not named.
+    fn difference(&self, now: &Counters, seconds: f64) -> Frame {
+        // The names of interfaces have a prefix only if there are several namespaces.
         let named = |netns: &str, interface: &str| match self.selected.len() {
             1 => interface.to_owned(),
             _ => counters::label(netns, interface),
@@ -334,7 +335,7 @@ impl Top<'_> {
             let mut before = self.before.interfaces.iter();
             let old = before.find(|old| (&old.netns, &old.interface) == (&new.netns, &new.interface))?.sides();
             let new_sides = new.sides();
-            let grown = |side: usize, of: usize| new_sides[side][of].saturating_sub(old[side][of]);
+            let grown = |side: usize, counter: usize| new_sides[side][counter].saturating_sub(old[side][counter]);
             Some(Rates::new((named(&new.netns, &new.interface), grown, seconds)))
         });
         let programs = now.xdp_programs.iter().map(|new| {
@@ -354,14 +355,14 @@ impl Top<'_> {
                 flows: Vec::new(),
             }
         });
-        Look {
+        Frame {
             seconds,
             softnet: now.softnet.since(self.before.softnet),
             guard_rules: now.guard_rules.clone(),
             interfaces: interfaces.collect(),
             xdp_programs: programs.collect(),
             captured,
-            ..Look::default()
+            ..Frame::default()
         }
     }
 }
@@ -418,7 +419,7 @@ impl Order {
         });
     }
 
-    /// Adds the first flows so far in this order.
+    /// Adds the `top` first flows of the statistics in this order.
     pub fn fill(self, captured: &mut Captured, statistics: &Statistics, top: usize) {
         let number = |count: Count| match self.key {
             Key::Bits => count.bytes,
@@ -432,10 +433,10 @@ impl Order {
         };
     }
 
-    pub fn apply(self, look: &mut Look) {
+    pub fn apply(self, frame: &mut Frame) {
         let key = self.key;
         self.sort(
-            &mut look.interfaces,
+            &mut frame.interfaces,
             |one| match key {
                 Key::Bits => one.rx_bits_per_second + one.tx_bits_per_second,
                 Key::Drops => (one.rx_dropped + one.rx_errors + one.tx_dropped + one.tx_errors) as f64,
@@ -444,14 +445,14 @@ impl Order {
             |one| one.interface.clone(),
         );
         self.sort(
-            &mut look.xdp_programs,
+            &mut frame.xdp_programs,
             |one| match key {
                 Key::Bits => one.cpu_percent,
                 _ => one.runs_per_second,
             },
             |one| one.name.clone(),
         );
-        if let Some(rows) = &mut look.redirects {
+        if let Some(rows) = &mut frame.redirects {
             self.sort(
                 rows,
                 |row| match key {
@@ -461,7 +462,7 @@ impl Order {
                 RedirectRates::label,
             );
         }
-        if let Some(TrafficRates { processes, containers }) = &mut look.traffic {
+        if let Some(TrafficRates { processes, containers }) = &mut frame.traffic {
             for rows in [processes, containers] {
                 self.sort(
                     rows,
@@ -473,7 +474,7 @@ impl Order {
                 );
             }
         }
-        if let Some(captured) = &mut look.captured {
+        if let Some(captured) = &mut frame.captured {
             let number = |packets: u64, bytes: u64| match key {
                 Key::Bits => bytes as f64,
                 _ => packets as f64,
@@ -497,12 +498,12 @@ mod tests {
             rx_dropped: dropped,
             ..Rates::default()
         };
-        let mut look = Look {
+        let mut frame = Frame {
             interfaces: vec![rates("b", 1.0, 900.0, 5), rates("c", 3.0, 20.0, 0), rates("a", 2.0, 20.0, 7)],
-            ..Look::default()
+            ..Frame::default()
         };
-        Order { key, reverse }.apply(&mut look);
-        look.interfaces.iter().map(|one| one.interface.as_str()).collect()
+        Order { key, reverse }.apply(&mut frame);
+        frame.interfaces.iter().map(|one| one.interface.as_str()).collect()
     }
 
     #[test]

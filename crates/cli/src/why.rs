@@ -188,7 +188,7 @@ fn plan(args: &Args) -> CapturePlan {
         ..Sources::default()
     };
     let options = CaptureOptions {
-        // Without it, the lists of open sockets name processes.
+        // If the processes cannot be recorded, the lists of open sockets name them.
         process: Some(ProcessPlan { optional: true, ..ProcessPlan::default() }),
         ..watching_drops(drops, &args.words, args.duration)
     };

@@ -111,7 +111,7 @@ fn unload(args: &Unload) -> Result<()> {
             let number = id.parse();
             UnloadChoice::One(number.map_err(|_| refused(format!("'{id}' is not a program's number")))?)
         }
-        _ => return Err(refused("one number is possible, or --all".to_owned())),
+        _ => return Err(refused("several numbers are given; give one, or --all".to_owned())),
     };
     let site = Site::find(&interface, args.netns.as_deref())?;
     args.consent.check_unload(&site, which)?;

@@ -21,7 +21,7 @@ pub struct CapturePlan {
     pub rotation: Rotation,
     #[serde(default)]
     pub files: FilePlan,
-    /// Keeps packets in a store instead.
+    /// Store that keeps the packets instead of the outputs.
     #[serde(default)]
     pub store: Option<StorePlan>,
     /// File with the key under which addresses are replaced in all outputs; payload and names are left out.
@@ -52,7 +52,7 @@ impl CapturePlan {
     /// options allow it.
     pub fn new(sources: Sources, mut options: CaptureOptions) -> Self {
         options.across_namespaces = sources.span_namespaces(options.tap);
-        // Events and notes of drops are tied to the initial interfaces.
+        // Around events, and for notes of drops, only the initial interfaces are captured.
         options.joins = options.drops.is_none() && options.trigger.is_none() && sources.may_grow(options.tap);
         Self {
             sources,
@@ -71,13 +71,14 @@ impl CapturePlan {
         }
     }
 
-    /// Sets the user whose rights the process adopts. Later interfaces cannot be attached to then.
+    /// Sets the user whose rights the process adopts. The process then has no right to attach to later interfaces.
     pub fn relinquish(&mut self, user: Option<String>) {
         self.options.joins &= user.is_none();
         self.user = user;
     }
 
-    /// Parses a plan as JSON. No other crate compiles the conversion.
+    /// Parses a plan as JSON. The conversion is generic, and would otherwise be compiled again in each crate that calls
+    /// it.
     pub fn from_json(text: &str) -> serde_json::Result<Self> {
         serde_json::from_str(text)
     }

@@ -18,7 +18,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// Returns the filter as the file shows it.
+    /// Returns the text of the filter for the capture file.
     pub fn text(&self) -> String {
         match self {
             Self::Expression(text) => text.clone(),
@@ -41,12 +41,12 @@ impl Filter {
             Self::Classic(_) => None,
         };
         let marked = caret.map_or(String::new(), |lines| format!("\n  {}", lines.replace('\n', "\n  ")));
-        let said = Error::usage("cannot use this filter", format!("{error}{marked}"));
+        let refusal = Error::usage("cannot use this filter", format!("{error}{marked}"));
         match error {
             FilterError::TooLong { .. } => {
-                said.refused(Refusal::TooLong).fix("use a shorter expression, or --tap packet")
+                refusal.refused(Refusal::TooLong).fix("use a shorter expression, or --tap packet")
             }
-            FilterError::NotAtHook { instead, .. } => said.fix(match instead {
+            FilterError::NotAtHook { instead, .. } => refusal.fix(match instead {
                 Instead::NameInterface => "name the interface with -i, or use --tap packet or --tap tc",
                 Instead::QueueOption => "use --queue, or --tap packet or --tap tc",
                 Instead::TcOrPacket => "use --tap tc or --tap packet",
@@ -54,7 +54,7 @@ impl Filter {
                 Instead::NetlinkSocket => "such a filter is for netlink sockets",
                 Instead::InboundOrTap => "inbound and outbound work here; for the others use --tap tc or --tap packet",
             }),
-            _ => said,
+            _ => refusal,
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum TapChoice {
     Pcap,
     /// Ports of a DPDK application.
     Dpdk,
-    /// Packets dropped by the kernel only.
+    /// Only packets that the kernel drops.
     Drop,
 }
 
@@ -63,13 +63,13 @@ impl fmt::Display for TapChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taps {
     pub tap: TapChoice,
-    /// The tc tap next to one at XDP.
+    /// Adds the tc tap to one at XDP.
     pub with_tc: bool,
     pub with_drops: bool,
 }
 
 impl Taps {
-    /// Combines taps; without a choice, the tap is chosen by what is attached.
+    /// Combines taps. If none is given, the tap is chosen according to the programs that are attached.
     pub fn of(choices: &[TapChoice]) -> Result<Self> {
         let at_xdp = |tap: &TapChoice| matches!(tap, TapChoice::Auto | TapChoice::Xdp | TapChoice::Tailcall);
         let with_tc = choices.contains(&TapChoice::Tc) && choices.iter().any(at_xdp);
@@ -210,7 +210,7 @@ pub enum TimeSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// For the first packets of each poll, and then every 1 to 2 µs, as near as whole packets allow.
+    /// For the first packets of each poll, and then for about one packet every 1 to 2 µs.
     #[default]
     Auto,
     /// For each packet.
@@ -219,18 +219,18 @@ pub enum Stamps {
     Poll,
 }
 
-/// Packets of a poll with a reading of their own, and the maximum distance of later readings, which follows the
-/// traffic.
+/// Number of packets at the start of a poll that have a reading each, and the maximum distance of later readings, in
+/// packets. If packets arrive slowly, the distance is shorter.
 const AUTO_FIRST: u32 = 4;
 const AUTO_EVERY: u32 = 16;
 
-/// Records for which the clock is read after the end of a poll.
+/// The records since the end of the last poll for which the clock is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readings {
     pub first: u32,
     /// Later records whose number has none of these bits are stamped.
     pub mask: u32,
-    /// Stamp more records if packets come slowly.
+    /// More records are stamped if packets arrive slowly.
     pub follow: bool,
 }
 
@@ -300,7 +300,7 @@ pub enum Sample {
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     pub size: MemorySize,
-    /// Bytes to allocate at first; more is added as needed. `None`: all at once.
+    /// Bytes to allocate at first; more is added as needed. With `None`, all is allocated at once.
     pub at_first: Option<u64>,
 }
 
@@ -330,7 +330,7 @@ impl Memory {
     }
 }
 
-/// The request, resolved to plain values.
+/// The request for a capture, as plain values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureOptions {
@@ -339,9 +339,9 @@ pub struct CaptureOptions {
     pub with_tc: bool,
     /// The kernel's drops, in addition to the tap's packets or alone.
     pub drops: Option<Drops>,
-    /// `None`: the directions that the tap sees by nature.
+    /// With `None`, packets are recorded in all directions that the tap sees.
     pub direction: Option<Direction>,
-    /// `None`: not specified, so that other taps may serve.
+    /// With `None`, the tap need not be one at an XDP program.
     pub programs: Option<Programs>,
     pub at: Option<At>,
     /// Record only packets that met one of these verdicts.
@@ -408,7 +408,7 @@ pub struct TriggerPlan {
     pub verdicts: Option<VerdictSet>,
     /// SIGUSR2 is an event.
     pub signal: bool,
-    /// Bytes for packets that may precede an event.
+    /// Bytes of memory for the packets before an event.
     pub memory: u64,
     /// Number of events after which the capture ends.
     pub events: Option<u64>,
@@ -418,10 +418,10 @@ pub struct TriggerPlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessDetail {
-    /// Its number, and a block with its name, path and user.
+    /// The process's number, and a block with its name, path and user.
     #[default]
     Plain,
-    /// Its command line too.
+    /// The same, and the process's command line.
     Full,
     /// A comment of the packet, which every reader shows.
     Comment,
@@ -432,7 +432,7 @@ pub enum ProcessDetail {
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessPlan {
     pub detail: ProcessDetail,
-    /// Captures without naming processes if the kernel does not show all uses of sockets.
+    /// Permits a capture without the names of processes, if the kernel does not show all uses of sockets.
     pub optional: bool,
     /// This process and its children.
     pub process: Option<u32>,
@@ -458,9 +458,9 @@ impl ProcessPlan {
 pub struct Drops {
     /// Only these reasons, by name.
     pub reasons: Option<Vec<String>>,
-    /// Includes drops that are not losses.
+    /// Includes drops that are no losses.
     pub no_losses: bool,
-    /// Records the functions that led to each drop.
+    /// Records the call stack of each drop.
     pub stack: bool,
     /// Records the rule of nftables or the cgroup that drops each packet, where the kernel permits it.
     pub droppers: bool,
@@ -493,7 +493,7 @@ impl CaptureOptions {
         self.drops.as_ref().is_some_and(|asked| asked.follow)
     }
 
-    /// Returns the defaults: whole packets, all of them, until a signal.
+    /// Returns the default options: all packets are recorded whole, until a signal arrives.
     pub fn new(tap: TapChoice, memory: Memory) -> Self {
         Self {
             tap,
@@ -556,7 +556,7 @@ impl CaptureOptions {
         let at = self.at.unwrap_or(At::Exit);
         if at.entry() && self.filter_at == Some(At::Exit) {
             return Err(Error::usage(
-                "--at entry cannot be combined with --filter-at exit",
+                "cannot combine --at entry with --filter-at exit",
                 "the packet is recorded before the filter at the exit runs",
             )
             .fix("leave out --filter-at, or use --at exit"));

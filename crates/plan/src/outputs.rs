@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputPlan {
-    /// `-` for standard output.
+    /// The path of a file or pipe, `-` for standard output, or the name of an output for readers.
     pub path: PathBuf,
     pub format: Format,
     #[serde(default)]
@@ -18,7 +18,7 @@ pub struct OutputPlan {
     /// Snap length of this output, if shorter than the capture's.
     #[serde(default)]
     pub snaplen: Option<u32>,
-    /// Waits for readers instead; the path is the name of the output.
+    /// Set if the output waits for readers instead of writing to a file.
     #[serde(default)]
     pub listen: Option<ListenPlan>,
 }
@@ -31,7 +31,7 @@ pub const LISTEN: &str = "tcp-listen:";
 #[serde(deny_unknown_fields)]
 pub struct ListenPlan {
     pub address: SocketAddr,
-    /// `None`: packets are sent unencrypted, to every reader that connects.
+    /// With `None`, packets are sent unencrypted, to every reader that connects.
     #[serde(default)]
     pub tls: Option<TlsPlan>,
 }
@@ -51,7 +51,7 @@ impl OutputPlan {
         self.path == Path::new("-")
     }
 
-    /// Returns whether a file of this form can be written past the page cache.
+    /// Returns true if a file of this form can be written past the page cache.
     pub fn can_be_direct(&self) -> bool {
         self.format == Format::Pcapng && self.compression.is_none()
     }
@@ -65,7 +65,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a file's name implies, compressed or not.
+    /// Returns the format that a file's name implies, whether the name is of a compressed file or not.
     pub fn of_name(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "gz" | "zst" | "lz4" => Self::of_name(Path::new(path.file_stem()?)),
@@ -96,7 +96,7 @@ impl Compression {
     }
 }
 
-/// Creation and writing of files.
+/// Options for creating and writing files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilePlan {
@@ -108,7 +108,7 @@ pub struct FilePlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// Directly if the file system supports it.
+    /// Past the page cache if the file system supports it.
     #[default]
     Auto,
     /// Past the page cache.
@@ -117,7 +117,7 @@ pub enum Io {
     Buffered,
 }
 
-/// End of the files of a series, and their treatment.
+/// Conditions that end a file of a series, and the treatment of finished files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rotation {
@@ -136,7 +136,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Returns true for several files, or for treatment of a single one.
+    /// Returns true if there are several files, or something happens to a finished one.
     pub fn is_asked_for(&self) -> bool {
         *self != Self::default()
     }
@@ -149,22 +149,22 @@ pub struct StorePlan {
     pub url: String,
     /// The capture's name in the store.
     pub name: String,
-    /// The host's name in the store; `None`: the machine's.
+    /// The host's name in the store; `None` for the machine's host name.
     #[serde(default)]
     pub host: Option<String>,
-    /// `None`: the default directory.
+    /// Directory of the spool; `None` for the default one.
     pub spool: Option<PathBuf>,
     pub spool_bytes: u64,
     pub full: FullSpool,
     pub chunk_bytes: u64,
     #[serde(rename = "chunk_time_ns", with = "nanoseconds")]
     pub chunk_time: Duration,
-    /// Number of recorded bytes after which the capture ends.
+    /// Number of recorded bytes after which the capture ends, before compression.
     pub size: Option<u64>,
     /// Time that the end of the capture may wait for the store.
     #[serde(rename = "patience_ns", with = "nanoseconds")]
     pub patience: Duration,
-    /// True if each chunk gets its index when stored.
+    /// True if each chunk is indexed when it is stored.
     pub index: bool,
     #[serde(default)]
     pub packets: PacketsAt,
@@ -173,7 +173,7 @@ pub struct StorePlan {
     pub kept: Option<Kept>,
 }
 
-/// Place of the packets; their index and manifests are always in the store.
+/// The place that keeps the packets; their index and manifests are always in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PacketsAt {
@@ -195,8 +195,8 @@ pub enum Kept {
 impl StorePlan {
     pub const SPOOL_BYTES: u64 = 4 << 30;
     pub const CHUNK_BYTES: u64 = 64 << 20;
-    /// Most bytes of a chunk, which readers hold in memory.
-    pub const CHUNK_MOST: u64 = 256 << 20;
+    /// Maximum bytes of a chunk: readers hold a whole chunk in memory.
+    pub const MAX_CHUNK: u64 = 256 << 20;
     pub const CHUNK_TIME: Duration = Duration::from_secs(60);
     pub const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -56,7 +56,7 @@ impl PodSelector {
         Ok(Self { namespace: namespace.to_owned(), pods })
     }
 
-    /// Returns true if this is one pod's name rather than a pattern or labels.
+    /// Returns true if the choice is one pod's name, not a pattern or labels.
     pub fn is_name(&self) -> bool {
         self.pods.is_name() && !is_pattern(&self.namespace)
     }
@@ -65,7 +65,8 @@ impl PodSelector {
         matches(&self.namespace, &pod.namespace) && self.pods.selects(&pod.name, &pod.labels)
     }
 
-    /// Returns true if this one surely selects every pod that the other selects.
+    /// Returns true if this choice certainly selects every pod that the other one selects. It may return false for a
+    /// choice that selects them too.
     pub fn covers(&self, other: &Self) -> bool {
         covers(&self.namespace, &other.namespace) && self.pods.covers(&other.pods)
     }

@@ -23,7 +23,7 @@ pub struct Sources {
     pub netns: Option<String>,
     /// Kubernetes pods whose interfaces are captured too, each as [`PodSelector::parse`] reads it.
     pub pods: Vec<String>,
-    /// True if a pod that is named may start later.
+    /// True if the capture waits for pods in `pods` that have not started yet.
     pub awaits_pods: bool,
     /// Socket of the container runtime, if not a usual one.
     pub cri_socket: Option<PathBuf>,
@@ -58,15 +58,16 @@ impl Sources {
 pub struct Pattern {
     pub namespace: Option<String>,
     pub name: String,
-    /// True if labels include the namespace.
+    /// True if the labels of the interfaces include the namespace.
     pub is_prefixed: bool,
 }
 
 impl Pattern {
+    /// Returns the pattern of a name as typed; `None` for the name of one interface.
     pub fn of(text: &str, netns: Option<&str>) -> Option<Self> {
         let (namespace, name) = netns::split_namespace(text, netns);
-        let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
-        is_one.then(|| Self {
+        let is_several = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
+        is_several.then(|| Self {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
             is_prefixed: text.contains(':'),

@@ -31,7 +31,7 @@ fn memory() -> u64 {
 
 /// Interfaces to capture on, and options for the capture.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct LiveOptions {
     pub interfaces: Vec<String>,
     pub netns: Option<String>,
     pub duration: Option<Duration>,
@@ -45,7 +45,7 @@ pub struct Wanted {
     pub keeps: Capabilities,
 }
 
-impl Default for Wanted {
+impl Default for LiveOptions {
     fn default() -> Self {
         Self {
             interfaces: Vec::new(),
@@ -78,7 +78,7 @@ pub trait Viewer {
     }
 }
 
-impl Wanted {
+impl LiveOptions {
     fn plan(&self) -> CapturePlan {
         let taps = Taps { tap: TapChoice::Auto, with_tc: false, with_drops: false };
         let usual = taps.usual();
@@ -99,11 +99,11 @@ impl Wanted {
 }
 
 /// Shows packets until the time is over, a signal arrives or the viewer has seen enough; returns the summary.
-pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer, on_event: fn(&Event)) -> Result<Summary> {
-    let plan = wanted.plan();
+pub fn run(options: &LiveOptions, viewer: &mut dyn Viewer, on_event: fn(&Event)) -> Result<Summary> {
+    let plan = options.plan();
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared, on_event };
-    let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
+    let confined = attach(&plan, &mut observer)?.confine(None, options.keeps)?;
     let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.attached()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
     into_result(ended).map(|()| summary)

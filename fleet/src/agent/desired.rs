@@ -238,7 +238,7 @@ impl Capture {
             ("event_rate", self.event_rate),
             ("snaplen", self.snaplen.map(u64::from)),
         ];
-        let most = StorePlan::CHUNK_MOST;
+        let most = StorePlan::MAX_CHUNK;
         match bounds.iter().find(|(_, bound)| *bound == Some(0)) {
             Some((bound, _)) => Err(format!("{bound} of the capture '{name}' is 0")),
             None if self.chunk_bytes.is_some_and(|bytes| bytes > most) => {

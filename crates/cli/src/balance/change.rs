@@ -30,7 +30,7 @@ struct DoneDocument<'a> {
     warnings: &'a [String],
 }
 
-fn print_result(done: &Done, as_json: bool, said: String) -> Result<()> {
+fn print_result(done: &Done, as_json: bool, message: String) -> Result<()> {
     let Done { balancer, table, notices, warnings } = done;
     if !as_json {
         let messages = notices.iter().chain(warnings);
@@ -45,7 +45,7 @@ fn print_result(done: &Done, as_json: bool, said: String) -> Result<()> {
         notices,
         warnings,
     };
-    json::print_as(as_json, &document, || said)
+    json::print_as(as_json, &document, || message)
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {
@@ -63,9 +63,8 @@ pub fn load(args: &Load) -> Result<()> {
         [] => None,
         [file] => Some(file::read(Path::new(file))?),
         _ => {
-            return Err(
-                Error::usage("cannot load a balancer", "one file is possible").fix("trawl balance load IF [FILE.toml]")
-            );
+            return Err(Error::usage("cannot load a balancer", "several files are named")
+                .fix("trawl balance load IF [FILE.toml]"));
         }
     };
     let site = Site::find(&interface, attach.netns.as_deref())?;
@@ -76,7 +75,7 @@ pub fn load(args: &Load) -> Result<()> {
     let done = attach
         .consent
         .change(&sites, || guard::around(&sites, || Balancer::load(&sites[0], table, &request, args.flows, care)))?;
-    let said = format!(
+    let message = format!(
         "balancing on {} (id {}, {}): {}, {}\n",
         done.balancer.site.label(),
         done.balancer.installed.id(),
@@ -84,12 +83,12 @@ pub fn load(args: &Load) -> Result<()> {
         plural(done.table.vips.len(), "virtual address", "virtual addresses"),
         plural(done.table.backends(), "backend", "backends"),
     );
-    print_result(&done, attach.json, said)
+    print_result(&done, attach.json, message)
 }
 
-fn change(target: &BalancerArgs, said: String, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<()> {
+fn change(target: &BalancerArgs, message: String, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<()> {
     let done = target.balancer()?.change(SessionCare::Without, change)?;
-    print_result(&done, target.json, said)
+    print_result(&done, target.json, message)
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
@@ -115,35 +114,35 @@ pub fn add_backend(args: &BackendAdd) -> Result<()> {
         server_id: args.server_id,
         ..Backend::new(backend.to_canonical())
     };
-    let said = format!("added the backend {backend} to {vip}\n");
-    change(target, said, |table| table.add_backend(vip, new))
+    let message = format!("added the backend {backend} to {vip}\n");
+    change(target, message, |table| table.add_backend(vip, new))
 }
 
 pub fn remove_backend(args: &BackendArgs) -> Result<()> {
     let BackendArgs { vip, backend, target } = args;
-    let said = format!("removed the backend {backend} from {vip}\n");
-    change(target, said, |table| table.remove_backend(vip, *backend).map(drop))
+    let message = format!("removed the backend {backend} from {vip}\n");
+    change(target, message, |table| table.remove_backend(vip, *backend).map(drop))
 }
 
 /// Changes a backend of the table.
-fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
-    change(&which.target, said, |table| table.backend_mut(&which.vip, which.backend).map(set))
+fn set(which: &BackendArgs, message: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
+    change(&which.target, message, |table| table.backend_mut(&which.vip, which.backend).map(set))
 }
 
 pub fn drain(args: &Drain) -> Result<()> {
     let BackendArgs { vip, backend, .. } = &args.which;
-    let said = if args.undo {
+    let message = if args.undo {
         format!("{backend} gets new flows of {vip} again\n")
     } else {
         format!("draining {backend}: no new flows of {vip}\n")
     };
-    set(&args.which, said, |one| one.draining = !args.undo)
+    set(&args.which, message, |one| one.draining = !args.undo)
 }
 
 pub fn weight(args: &Weight) -> Result<()> {
     let BackendArgs { vip, backend, .. } = &args.which;
-    let said = format!("{backend} of {vip} has weight {}\n", args.weight);
-    set(&args.which, said, |one| one.weight = args.weight)
+    let message = format!("{backend} of {vip} has weight {}\n", args.weight);
+    set(&args.which, message, |one| one.weight = args.weight)
 }
 
 pub fn unload(args: &UnloadArgs) -> Result<()> {

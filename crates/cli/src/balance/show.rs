@@ -270,7 +270,7 @@ fn health_document<'a>(interface: &'a str, changed: usize, found: &[Health]) -> 
 fn health_for_people(found: &[Health]) -> String {
     let mut text = String::new();
     for health in found {
-        let said = match &health.answered {
+        let outcome = match &health.answered {
             Ok(took) => {
                 let own = match health.own_port {
                     Some(port) => format!(", and its own port {port}"),
@@ -281,7 +281,7 @@ fn health_for_people(found: &[Health]) -> String {
             }
             Err(failure) => format!("not healthy: {}", describe(health, failure)),
         };
-        let _ = writeln!(text, "{}  {}  {said}", health.service, health.backend);
+        let _ = writeln!(text, "{}  {}  {outcome}", health.service, health.backend);
     }
     text
 }

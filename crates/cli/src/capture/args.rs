@@ -258,7 +258,7 @@ const OUTPUT: &str = "Output";
 
 pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] =
     [("in", "", Direction::In), ("out", "", Direction::Out), ("inout", "", Direction::Both)];
-/// Both ends are the last.
+/// The ends of a program. `both` is the last, so that an option for a single end can leave it out.
 pub(crate) const ENDS: [NamedValue<At>; 3] = [("entry", "", At::Entry), ("exit", "", At::Exit), ("both", "", At::Both)];
 const MODES: [NamedValue<Mode>; 2] = [("native", "", Mode::Native), ("skb", "", Mode::Skb)];
 
@@ -337,7 +337,7 @@ impl Args {
             refuse_rotation(&rotation)?;
         }
         let mut plan = CapturePlan::new(self.sources(), options);
-        // Interfaces of the command's namespaces join those of this one.
+        // Interfaces of the command's namespaces join the interfaces of this namespace.
         plan.options.across_namespaces |= plan.options.joins && self.follows_command();
         plan.relinquish(self.user.as_ref().map(User::name));
         Ok(CapturePlan {
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_holds_what_was_said() {
+    fn plan_contains_the_given_options() {
         let words = "-i eth0 -i red:veth* -Q inout -w a.pcap.zst,snaplen=64 -w b -C 10 -F ten udp";
         let words: Vec<&str> = words.split(' ').collect();
         plan(&words).expect_err("an expression and its file");

@@ -11,7 +11,7 @@ use crate::completion;
 const ALL: &str = "all";
 const HELP: &str = "help";
 
-/// Options that select the packets dropped by the kernel to record (--tap drop).
+/// Options that select which packets dropped by the kernel are recorded (--tap drop).
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Drops")]
 pub(super) struct DropArgs {

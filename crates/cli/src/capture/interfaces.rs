@@ -52,7 +52,7 @@ impl Joining {
         self.spaces.as_ref().is_some_and(|spaces| spaces.is_urgent())
     }
 
-    /// Returns matching interfaces that are not known yet, and reports what else is found out about pods.
+    /// Returns matching interfaces that are not known yet, and reports the events of pods.
     pub fn appeared(
         &mut self,
         known: &[CaptureSite],

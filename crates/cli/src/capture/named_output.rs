@@ -54,7 +54,7 @@ impl NamedOutput {
         Ok(wanted)
     }
 
-    /// Sets an option that all outputs have; returns false for another one.
+    /// Sets an option that all outputs have; returns false for any other option.
     fn set(&mut self, text: &str, name: &str, value: &str) -> Result<bool> {
         match (name, value) {
             ("snaplen", value) => {

@@ -39,7 +39,7 @@ pub(super) struct Terminal {
     file: Option<PathBuf>,
     live_line: bool,
     /// All events, for the summary.
-    said: Vec<Event>,
+    events: Vec<Event>,
     previous: Option<(f64, u64)>,
     joining: Joining,
     /// Live statistics for `trawl serve`, and for the agent of this capture.
@@ -59,14 +59,14 @@ impl Terminal {
             quiet: display.quiet,
             json: display.json,
             verbose: display.verbose,
-            // By default, for a user at a terminal who is not shown packets.
+            // By default, statistics are for a user at a terminal who does not see the packets there.
             stats: display.stats.or_else(|| {
-                let looks_on = !plan.outputs.is_empty() && terminal::stderr_is_terminal();
-                (looks_on && !display.quiet).then_some(LIVE)
+                let is_watched = !plan.outputs.is_empty() && terminal::stderr_is_terminal();
+                (is_watched && !display.quiet).then_some(LIVE)
             }),
             file: plan.outputs.first().map(|output| output.path.clone()),
             live_line: false,
-            said: Vec::new(),
+            events: Vec::new(),
             previous: None,
             joining: Joining::new(&plan.sources, plan.options.tap, subject.as_ref().and_then(Subject::spaces), pods),
             published: published.flatten().collect(),
@@ -76,8 +76,8 @@ impl Terminal {
         }
     }
 
-    /// Reports the statistics to the thread that makes chunks from time to time.
-    pub(super) fn report_to_chunker(&mut self, chunks: Control) {
+    /// Sets the thread that makes chunks, which then gets the statistics from time to time.
+    pub(super) fn set_chunker(&mut self, chunks: Control) {
         self.chunks = Some(chunks);
     }
 
@@ -86,7 +86,7 @@ impl Terminal {
         self.readers = ReaderLogs::new(logs);
     }
 
-    /// Returns what became of all readers, once the outputs have ended.
+    /// Returns the outcomes of all readers, once the outputs have ended.
     pub(super) fn readers(&mut self) -> Vec<ReaderSummary> {
         self.report_new_readers();
         self.readers.fates()
@@ -96,9 +96,9 @@ impl Terminal {
         self.readers.new_events().iter().for_each(|event| self.event(event));
     }
 
-    /// Returns all events so far.
-    pub(super) fn said(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.said)
+    /// Takes all events so far.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
     /// Ends the command whose packets were captured. Returns its exit status.
@@ -228,7 +228,7 @@ impl ReaderLogs {
         news.collect()
     }
 
-    /// Returns what became of all readers.
+    /// Returns the outcomes of all readers.
     pub fn fates(&self) -> Vec<ReaderSummary> {
         let fates = self.0.iter().flat_map(|(output, log)| {
             let fates = log.fates().into_iter();
@@ -277,8 +277,8 @@ impl Observer for Notices {
 
 impl Observer for Terminal {
     fn event(&mut self, event: &Event) {
-        self.said.push(event.clone());
-        // Gaps in a capture are reported even if it is quiet, and a port that nobody else knows.
+        self.events.push(event.clone());
+        // A quiet capture still reports gaps, and a port that the kernel chose: nobody else knows the port.
         let is_needed =
             matches!(event, Event::Blind(_) | Event::SeesAgain(_) | Event::Listening { any_port: true, .. });
         if !self.quiet || is_needed {

@@ -1,4 +1,4 @@
-//! A capture on other hosts: its arguments, and what is said of it.
+//! A capture on other hosts: its arguments, and the messages about it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
     if outputs.addresses().next().is_some() {
         (_, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
     }
-    let tell = move |host: &str, news: &News<'_>| match news {
+    let on_news = move |host: &str, news: &News<'_>| match news {
         News::Received(count) => terminal::say(&format!("{host}: {count} packets received")),
         News::Said { .. } if quiet => {}
         News::Said { notice: Some(notice), text } if json => json::notice(Some(host), (*notice).clone(), text),
@@ -62,7 +62,7 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
     let destinations = Destination::all(&hosts.ssh, &hosts.on)?;
     let options = HostOptions { push: hosts.push.then_some(FLEET.program), quiet };
     let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-    let mut running = Hosts::prepare(destinations, plan, application, options, Arc::new(tell))?;
+    let mut running = Hosts::prepare(destinations, plan, application, options, Arc::new(on_news))?;
     let mut report_new_readers = || readers.new_events().iter().for_each(|event| notices.event(event));
     let carried = outputs.carry(&mut running, &mut report_new_readers);
     report_new_readers();

@@ -90,9 +90,9 @@ impl StoreArgs {
         let Some(url) = &self.store else {
             return Ok(None);
         };
-        if self.chunk_size == 0 || self.chunk_size > StorePlan::CHUNK_MOST {
+        if self.chunk_size == 0 || self.chunk_size > StorePlan::MAX_CHUNK {
             let what = format!("cannot make chunks of {} bytes", self.chunk_size);
-            return Err(Error::usage(what, "1 byte to 256 MiB is possible"));
+            return Err(Error::usage(what, "the size of a chunk is from 1 byte to 256 MiB"));
         }
         Ok(Some(StorePlan {
             host: self.host.clone(),
@@ -164,7 +164,7 @@ pub(super) fn record(
     };
     let mut writer = StoreWriter::new(&config, spool, Some(uploader), complain)?;
     writer.translate(translations)?;
-    observer.report_to_chunker(writer.control());
+    observer.set_chunker(writer.control());
     let (summary, ended) = confined.run(&mut writer, observer)?;
     let outcome = writer.end(summary.accounts(), &ended.to_string())?;
     Ok((summary, ended, outcome))

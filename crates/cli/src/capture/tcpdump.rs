@@ -150,7 +150,7 @@ impl TcpdumpArgs {
     }
 }
 
-/// Refuses interfaces with another link type than -y requests.
+/// Refuses interfaces whose link type differs from the one that -y requests.
 pub(super) fn check_link_type(wanted: &str, sites: &[CaptureSite]) -> Result<()> {
     let differs = |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
     match sites.iter().find(differs) {

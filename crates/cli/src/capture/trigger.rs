@@ -57,7 +57,7 @@ impl TriggerArgs {
         self.trigger.is_some() || self.on_verdict.is_some() || self.on_signal
     }
 
-    /// Returns true if an expression needs whole packets, even if less of them is written.
+    /// Returns true if an expression needs whole packets, even if only their beginnings are written.
     pub(super) fn needs_whole_packets(&self) -> bool {
         self.trigger.is_some()
     }
@@ -111,7 +111,7 @@ impl TriggerArgs {
     }
 }
 
-/// Refuses other options that mean nothing around events, or prevent them.
+/// Refuses other options that have no meaning around events, or prevent events.
 pub(super) fn check(plan: &TriggerPlan, kept: Option<&VerdictSet>, count: Option<u64>) -> Result<()> {
     if count.is_some() {
         let why = "packets are written around events";

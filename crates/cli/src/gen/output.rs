@@ -16,6 +16,7 @@ use crate::json::rounded;
 use crate::published::{Published, Publisher, RunningGenerator};
 use crate::{json, terminal};
 
+/// Interval at which the live line is updated.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
 /// The output to the terminal, and the signals that end the run.
@@ -32,7 +33,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Blocks the signals, for this thread and all it starts later.
+    /// Blocks the signals for this thread and for all threads that it starts later.
     pub fn new() -> Result<Self> {
         Ok(Self {
             signals: Signals::watch()?,
@@ -45,7 +46,7 @@ impl Watch {
         })
     }
 
-    /// Returns the notes on the choice of an engine, which are reported as they come.
+    /// Returns the list for notes on the choice of an engine. New notes are reported as they arrive.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -68,14 +69,14 @@ impl Watch {
             elapsed: figures.elapsed - self.before.elapsed,
         };
         let shown = self.shown;
-        let goes_on = self.show_line(&line(figures, &recent));
+        let continues = self.show_line(&line(figures, &recent));
         if self.shown != shown {
             self.before = *figures;
         }
-        goes_on
+        continues
     }
 
-    /// Shows statistics of another kind, as a line.
+    /// Shows statistics of another kind, as a line; returns true until a signal ends the run.
     pub fn show_line(&mut self, line: &str) -> bool {
         self.report_notes();
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
@@ -110,13 +111,13 @@ impl Watch {
 }
 
 /// Formats the totals so far, and the recent rate.
-fn line(all: &Figures, of_late: &Figures) -> String {
+fn line(all: &Figures, recent: &Figures) -> String {
     format!(
         "{:.1} s: {} frames, {}, {}, refused {}",
         all.elapsed.as_secs_f64(),
         all.frames,
-        rate(of_late.frames_per_second(), "pps"),
-        rate(of_late.bits_per_second(0), "bit/s"),
+        rate(recent.frames_per_second(), "pps"),
+        rate(recent.bits_per_second(0), "bit/s"),
         all.refused,
     )
 }

@@ -22,7 +22,7 @@ use crate::program_args::warn_of_attaching;
 use crate::{json, terminal, units};
 
 /// Interval at which the end conditions are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
 /// Counts stamped packets: loss, order, duplicates and one-way latency, for each flow and in total
@@ -126,7 +126,7 @@ fn watch(args: &ReceiveArgs, signals: &Signals, receiver: &Receiver) -> Result<b
             shown = (Instant::now(), progress);
         }
         match signals.next() {
-            None => events::wait(&[signals.as_fd()], left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY))?,
+            None => events::wait(&[signals.as_fd()], left.unwrap_or(CHECK_EVERY).min(CHECK_EVERY))?,
             Some(Signal::Report) => {
                 let begin = (start, Progress::default());
                 let line = line(start, &receiver.progress()?, &begin);

@@ -107,7 +107,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     args.sender.check(&site)?;
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();
-    // The only thread takes it.
+    // The closure could be called by several threads, but there is only one, which takes the replay.
     let replay = Mutex::new(Some(replay));
     let source = |_| -> Result<Box<dyn Source>> {
         let taken = replay.lock().ok().and_then(|mut replay| replay.take());
@@ -181,7 +181,7 @@ impl Changes {
         let (destination_v4, destination_v6) = by_version("--dst-ip", &self.dst_ip)?;
         for (old, new) in &self.map_ip {
             if old.is_ipv6() != new.is_ipv6() {
-                return Err(Error::usage("--map-ip", "one is IPv4 and the other IPv6"));
+                return Err(Error::usage(format!("cannot map {old} to {new}"), "one is IPv4 and the other IPv6"));
             }
         }
         Ok(Rewrite {
@@ -208,8 +208,8 @@ fn by_version(name: &str, given: &[IpAddr]) -> Result<(Option<std::net::Ipv4Addr
             IpAddr::V6(address) => v6.replace(*address).is_some(),
         };
         if twice {
-            let why = "two addresses of one kind";
-            return Err(Error::usage(format!("{name} {address}"), why));
+            let why = format!("{name} names another address of the same version");
+            return Err(Error::usage(format!("cannot set the address {address}"), why));
         }
     }
     Ok((v4, v6))

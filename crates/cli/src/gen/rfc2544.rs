@@ -142,15 +142,14 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Share of the sender's full speed with larger frames below which its speed with smaller ones is doubtful.
-const LEAST_SHARE: f64 = 0.8;
+/// Minimum share of the sender's full speed with larger frames. A lower speed with smaller frames is doubtful.
+const MIN_SHARE: f64 = 0.8;
 
 /// Returns the positions of sizes with which the sender was much slower than with a larger size. A smaller frame costs
-/// it no more, so something else slowed it down.
+/// the sender no more than a larger one, so another cause has slowed it down.
 fn disturbed(outcomes: &[Rfc2544Results]) -> Vec<usize> {
-    let is_slower = |one: &Rfc2544Results, other: &Rfc2544Results| {
-        one.size < other.size && one.fastest < LEAST_SHARE * other.fastest
-    };
+    let is_slower =
+        |one: &Rfc2544Results, other: &Rfc2544Results| one.size < other.size && one.fastest < MIN_SHARE * other.fastest;
     let is_doubtful = |one: &Rfc2544Results| outcomes.iter().any(|other| is_slower(one, other));
     let doubtful = outcomes.iter().enumerate().filter(|(_, one)| is_doubtful(one));
     doubtful.map(|(at, _)| at).collect()

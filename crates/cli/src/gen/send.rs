@@ -198,7 +198,8 @@ fn pace(pacing: &Pacing, profile: Option<&Profile>, flood: bool, site: &CaptureS
     (Rate::Frames(MODEST_RATE as f64), duration)
 }
 
-/// Returns true in a namespace other than the machine's first one; if that cannot be seen, other than trawl's own.
+/// Returns true in a namespace other than the machine's first one, or other than trawl's own if the first one cannot be
+/// found.
 fn is_apart(site: &CaptureSite) -> bool {
     let first = Namespace::first().map_or_else(Namespace::current, Ok);
     let here = site.namespace.clone().map_or_else(Namespace::current, Ok);
@@ -259,7 +260,7 @@ impl FromFile {
         let mut template = Template::read(&self.file)?;
         if template.profile().is_some() && self.pacing.rate() != Rate::Unlimited {
             let why = format!("the phases in {} define the rate", self.file.display());
-            return Err(Error::usage("--rate and --bandwidth", why));
+            return Err(Error::usage("cannot use --rate or --bandwidth", why));
         }
         let first = template.specs().next().cloned();
         let site = self.send.site(first.as_ref())?;
@@ -388,9 +389,9 @@ impl Pacing {
     }
 }
 
-/// Parses `0,2-3`.
+/// Parses numbers and ranges of CPUs, for example `0,2-3`.
 fn cpu_list(text: &str) -> Result<Vec<usize>> {
-    let wrong = || Error::usage(format!("--cpus {text}"), "write for example 0,2-3");
+    let wrong = || Error::usage(format!("cannot use --cpus {text}"), "write for example 0,2-3");
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -403,7 +404,7 @@ fn cpu_list(text: &str) -> Result<Vec<usize>> {
         }
         for cpu in first..=last {
             if cpus.contains(&cpu) {
-                return Err(Error::usage(format!("--cpus {text}"), format!("CPU {cpu} is named twice")));
+                return Err(Error::usage(format!("cannot use --cpus {text}"), format!("CPU {cpu} is named twice")));
             }
             cpus.push(cpu);
         }

@@ -8,7 +8,7 @@ use trawl_sys::{Error, Result};
 // The options are the keys of a [`Spec`], by their names. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
 // `random:FIRST-LAST`, a prefix or a list.
 
-/// Returns the specification of the frames that these options describe, and whether IPv6 is wanted.
+/// Returns the specification of the frames that these options describe, and true if IPv6 is wanted.
 pub fn spec(protocol: Protocol, options: &impl Serialize, shape: &Shape) -> Result<(Spec, bool)> {
     let json = |e| Error::failed("cannot read the options of the frames", e);
     let mut spec = Spec::new(protocol);

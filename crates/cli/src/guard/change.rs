@@ -89,7 +89,7 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
     if attach.json { json::print(&Loaded { interfaces: done }) } else { Ok(()) }
 }
 
-/// `1 rule`, `2 rules`.
+/// Returns `1 rule` or `2 rules`.
 fn rules(count: usize) -> String {
     format!("{count} rule{}", if count == 1 { "" } else { "s" })
 }
@@ -263,18 +263,18 @@ struct Applied {
     checked_only: bool,
     default: Option<&'static str>,
     #[serde(flatten)]
-    would: Option<Would>,
+    check: Option<CheckResult>,
 }
 
 /// Changes that `guard apply --check` finds in the file.
 #[derive(Serialize)]
-struct Would {
+struct CheckResult {
     changes: RuleChanges,
     /// Packets within a second that were decided by rules and defaults to be removed or changed.
     packets_affected_per_second: Option<u64>,
 }
 
-impl Would {
+impl CheckResult {
     /// Compares the file with the rules in force, measuring for a second if it does more than add rules.
     fn compare(namespace: Option<&Namespace>, replace: impl FnOnce(&mut RuleSet)) -> Result<Self> {
         let in_force = || match Guard::find_to_read(namespace)? {
@@ -349,11 +349,11 @@ pub fn apply(args: &Apply) -> Result<()> {
         }
     };
     let mut done =
-        Applied { rules: count, checked_only: args.check, default: file.default.map(Action::name), would: None };
+        Applied { rules: count, checked_only: args.check, default: file.default.map(Action::name), check: None };
     if args.check {
-        let would = Would::compare(namespace.as_ref(), replace)?;
-        let text = would.for_people();
-        done.would = Some(would);
+        let check = CheckResult::compare(namespace.as_ref(), replace)?;
+        let text = check.for_people();
+        done.check = Some(check);
         return json::print_as(args.how.json, &done, || {
             format!("{}: {}, no errors\n{text}", args.file.display(), rules(count))
         });

@@ -25,10 +25,10 @@ pub(super) struct Shown {
     precision_of_file: bool,
     /// Names of each file's interfaces.
     names: HashMap<usize, Names>,
-    private: Option<Private>,
+    private: Option<PrivatePackets>,
 }
 
-/// State that records if the interfaces of a file have different names.
+/// The answer so far to the question if the interfaces of a file have different names.
 #[derive(Default)]
 struct Names {
     /// Number of interfaces seen: each of many sections may describe some more.
@@ -38,7 +38,7 @@ struct Names {
 
 impl Names {
     fn add(&mut self, interfaces: &[Interface]) {
-        // The next file of a ring.
+        // A smaller number means that this is the next file of a ring.
         if interfaces.len() < self.known {
             *self = Self::default();
         }
@@ -69,14 +69,14 @@ impl Shape {
     }
 }
 
-/// The packets without the parts that are not to be shown.
-struct Private {
+/// Packets without the parts that are left out for privacy.
+struct PrivatePackets {
     rewriter: Rewriter,
     bytes: Vec<u8>,
     packets: RingPackets,
 }
 
-impl Private {
+impl PrivatePackets {
     fn new(privacy: Privacy) -> Self {
         Self {
             rewriter: Rewriter::new(false, String::new()).in_nanoseconds().with_privacy(privacy),
@@ -110,12 +110,12 @@ impl Shown {
             text: String::new(),
             precision_of_file: request.precision_of_file,
             names: HashMap::new(),
-            private: privacy.map(Private::new),
+            private: privacy.map(PrivatePackets::new),
         }
     }
 
-    /// Returns the notice of the parts that were not shown.
-    pub fn private(&self) -> Option<Notice> {
+    /// Returns the notice about the parts that were left out for privacy.
+    pub fn privacy_notice(&self) -> Option<Notice> {
         self.private.as_ref().and_then(|private| private.rewriter.left_out_for_privacy()).and_then(Notice::of_privacy)
     }
 
@@ -161,7 +161,7 @@ impl Shown {
         }
     }
 
-    /// Ends the text with what follows the last packet.
+    /// Completes the text after the last packet.
     pub fn end(&mut self) -> Result<bool> {
         match &mut self.form {
             Shape::Json(array) => array.end(&mut self.text),

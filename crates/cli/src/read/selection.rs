@@ -95,12 +95,12 @@ impl Default for Selection {
 impl Selection {
     /// Returns the option about a property that pcap files do not store.
     pub fn only_in_pcapng(&self) -> Option<&'static str> {
-        let asked = [
+        let options = [
             (self.verdicts.is_some(), "--verdict"),
             (self.at.is_some(), "--at"),
             (!self.interfaces.is_empty(), "--interface"),
         ];
-        asked.into_iter().find_map(|(is_asked, option)| is_asked.then_some(option))
+        options.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }
 
     /// Returns true if any option needs more than the packet's bytes.
@@ -114,14 +114,14 @@ impl Selection {
             || to.is_some()
     }
 
-    /// Returns earliest time and end in nanoseconds since 1970, by the first packet's time.
+    /// Returns the earliest time and the end, in nanoseconds since 1970. `first` is the time of the first packet.
     pub fn span(&self, first: u64) -> (u64, u64) {
         let (from, to) = self.bounds;
         let absolute = |bound: Bound| bound.absolute(first, clock::wall(), self.utc_offset);
         (from.map_or(0, absolute), to.map_or(u64::MAX, absolute))
     }
 
-    /// Returns true if the given times exclude packets of a file by that file alone.
+    /// Returns true if the times exclude packets of a file regardless of the other files.
     pub fn can_leave_out(&self, files: usize) -> bool {
         let (from, to) = self.bounds;
         let bounds = [from, to].into_iter().flatten();
@@ -129,7 +129,7 @@ impl Selection {
         bounds.clone().next().is_some() && (files == 1 || !bounds.into_iter().any(by_first))
     }
 
-    pub fn takes(&mut self, packet: &PacketView<'_>) -> bool {
+    pub fn matches(&mut self, packet: &PacketView<'_>) -> bool {
         let (earliest, end) = match self.times {
             Some(times) => times,
             None => *self.times.insert(self.span(packet.timestamp_ns)),

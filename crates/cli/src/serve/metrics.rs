@@ -50,7 +50,7 @@ fn escaped(value: &str) -> String {
     text::printable(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Lists labels: fields of the same name, and further ones.
+/// Lists labels: fields under their own names, then further labels with their values.
 macro_rules! labels {
     ($of:ident: $($field:ident),+ $(; $name:literal $value:expr)*) => {
         vec![$((stringify!($field), $of.$field.to_string())),+ $(, ($name, $value.to_string()))*]
@@ -115,16 +115,8 @@ fn machine(figures: &Figures) -> Vec<Metric> {
         ("xdp_verdicts_total", "Packets of an XDP program, by its verdict.", verdicts.chain(traced).collect()),
         ("xdp_programs_not_counted", "XDP programs whose verdicts cannot be counted.", not_counted.collect()),
         ("guard_rule_packets_total", "Packets that a rule of the guard decided about.", rules.collect()),
-        (
-            "router_packets_total",
-            "Packets that a port of the router received, by what became of them.",
-            ports(|one| one.packets),
-        ),
-        (
-            "router_bytes_total",
-            "Bytes that a port of the router received, by what became of them.",
-            ports(|one| one.bytes),
-        ),
+        ("router_packets_total", "Packets that a port of the router received, by outcome.", ports(|one| one.packets)),
+        ("router_bytes_total", "Bytes that a port of the router received, by outcome.", ports(|one| one.bytes)),
     ]
 }
 

@@ -6,7 +6,7 @@ use trawl_sys::Result;
 use trawl_view::stat::plot;
 use trawl_view::{columns, table};
 
-use super::{Captured, Look, Order, ProgramRates, Rates, redirects};
+use super::{Captured, Frame, Order, ProgramRates, Rates, redirects};
 use crate::terminal;
 use trawl_figures::redirects::Event;
 
@@ -24,46 +24,46 @@ pub(super) enum Page {
 pub(super) struct Shown {
     pub page: Page,
     pub order: Order,
-    /// Shows only lines that contain this.
+    /// Only lines that contain this text are shown.
     pub filter: String,
 }
 
 const HISTORY_WIDTH: usize = 60;
 
-pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
-    match (shown.page, &look.redirects, &look.traffic) {
-        (Page::Overview, ..) => overview(look, history, shown),
+pub(super) fn text(frame: &Frame, history: &[u64], shown: &Shown) -> String {
+    match (shown.page, &frame.redirects, &frame.traffic) {
+        (Page::Overview, ..) => overview(frame, history, shown),
         (Page::Redirects, Some(rows), _) => redirects::text(rows, &shown.filter),
         (Page::Redirects, None, _) => "the XDP tracepoints cannot be watched: run as root\n".to_owned(),
         (Page::Processes, _, Some(rates)) => rates.text(&shown.filter),
-        (Page::Processes, _, None) => match &look.no_traffic {
+        (Page::Processes, _, None) => match &frame.no_traffic {
             Some(error) => format!("{error}\n"),
             None => "counting begins\n".to_owned(),
         },
     }
 }
 
-fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
+fn overview(frame: &Frame, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
     let wanted = |name: &str| name.contains(&shown.filter);
     let _ = writeln!(out, "received packets/s  {}", plot(history, HISTORY_WIDTH));
-    let interfaces = look.interfaces.iter().filter(|one| wanted(&one.interface));
+    let interfaces = frame.interfaces.iter().filter(|one| wanted(&one.interface));
     let _ = write!(out, "\n{}", table::text(Rates::COLUMNS, interfaces));
-    let softnet = look.softnet;
+    let softnet = frame.softnet;
     let _ = writeln!(
         out,
         "\nsoftnet: {} processed, {} dropped, {} times out of budget",
         softnet.processed, softnet.dropped, softnet.time_squeezed
     );
-    let _ = writeln!(out, "dropped: {}", drops(look));
-    if !look.xdp_programs.is_empty() {
-        let programs = look.xdp_programs.iter().filter(|one| wanted(&one.name) || wanted(&one.interface));
+    let _ = writeln!(out, "dropped: {}", drops(frame));
+    if !frame.xdp_programs.is_empty() {
+        let programs = frame.xdp_programs.iter().filter(|one| wanted(&one.name) || wanted(&one.interface));
         let _ = write!(out, "\n{}", table::text(ProgramRates::COLUMNS, programs));
     }
-    for rule in look.guard_rules.iter().filter(|one| wanted(&one.rule)) {
+    for rule in frame.guard_rules.iter().filter(|one| wanted(&one.rule)) {
         let _ = writeln!(out, "guard rule {}: {} packets  {}", rule.id, rule.packets, rule.rule);
     }
-    if let Some(captured) = &look.captured {
+    if let Some(captured) = &frame.captured {
         captured_text(&mut out, captured, &wanted);
     }
     out
@@ -93,16 +93,16 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
 }
 
 /// Formats the drops in the interval, by their location.
-fn drops(look: &Look) -> String {
+fn drops(frame: &Frame) -> String {
     let device = |rates: &Rates| rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors;
     let at = |wanted: &[Event]| -> u64 {
-        let events = look.redirects.iter().flatten();
+        let events = frame.redirects.iter().flatten();
         let there = events.filter(|row| wanted.contains(&row.event));
         there.map(|row| row.rates.drops).sum()
     };
     let mut parts = vec![
-        format!("device {}", look.interfaces.iter().map(device).sum::<u64>()),
-        format!("softnet {}", look.softnet.dropped),
+        format!("device {}", frame.interfaces.iter().map(device).sum::<u64>()),
+        format!("softnet {}", frame.softnet.dropped),
         format!("redirect {}", at(&[Event::RedirectError, Event::Exception])),
     ];
     for (name, packets) in
@@ -110,7 +110,7 @@ fn drops(look: &Look) -> String {
     {
         parts.extend((packets > 0).then(|| format!("{name} {packets}")));
     }
-    if let Some(captured) = &look.captured {
+    if let Some(captured) = &frame.captured {
         let verdicts = captured.verdicts.iter();
         parts.extend(verdicts.filter_map(|verdict| {
             let name = verdict.verdict.as_deref()?;
@@ -187,7 +187,7 @@ impl Sequence {
     }
 }
 
-/// The alternate screen of the terminal, left when this is dropped.
+/// The alternate screen of the terminal. Dropping it returns to the normal screen.
 pub(super) struct Screen {
     shown: Shown,
     paused: bool,
@@ -199,7 +199,7 @@ pub(super) struct Screen {
     /// Columns of the page left of the screen.
     left: usize,
     sequence: Sequence,
-    last: Option<(Look, Vec<u64>)>,
+    last: Option<(Frame, Vec<u64>)>,
 }
 
 impl Screen {
@@ -227,9 +227,9 @@ impl Screen {
 
     /// Handles typed keys; returns true if one of them ends the view.
     pub fn handle_keys(&mut self, typed: impl Iterator<Item = u8>) -> bool {
-        let mut any = false;
+        let mut is_any_typed = false;
         for byte in typed {
-            any = true;
+            is_any_typed = true;
             if let Some(key) = self.sequence.push(byte)
                 && self.act(key)
             {
@@ -239,7 +239,7 @@ impl Screen {
         if let Some(key) = self.sequence.end() {
             self.act(key);
         }
-        if any {
+        if is_any_typed {
             // If the terminal is gone, the next frame ends the view.
             let _ = self.draw();
         }
@@ -267,8 +267,8 @@ impl Screen {
             b'r' => self.sort(Order { reverse: !self.shown.order.reverse, ..self.shown.order }),
             RIGHT | b'>' => self.left += SIDEWAYS,
             LEFT | b'<' => self.left = self.left.saturating_sub(SIDEWAYS),
-            b'x' => self.turn_to(Page::Redirects),
-            b'w' => self.turn_to(Page::Processes),
+            b'x' => self.switch_page(Page::Redirects),
+            b'w' => self.switch_page(Page::Processes),
             b'/' | b'f' => self.typing = true,
             b'p' | b' ' => self.paused = !self.paused,
             b'h' | b'?' => {
@@ -280,8 +280,8 @@ impl Screen {
         false
     }
 
-    /// Turns to a page, or from it to the overview.
-    fn turn_to(&mut self, page: Page) {
+    /// Shows a page, or the overview if that page is shown already.
+    fn switch_page(&mut self, page: Page) {
         (self.above, self.left) = (0, 0);
         self.shown.page = if self.shown.page == page { Page::Overview } else { page };
     }
@@ -289,24 +289,24 @@ impl Screen {
     /// Sorts the current frame at once.
     fn sort(&mut self, order: Order) {
         self.shown.order = order;
-        if let Some((look, _)) = &mut self.last {
-            order.apply(look);
+        if let Some((frame, _)) = &mut self.last {
+            order.apply(frame);
         }
     }
 
     /// Shows a frame, unless the view is paused; returns false if the terminal is gone.
-    pub fn show(&mut self, look: Look, history: &[u64]) -> Result<bool> {
+    pub fn show(&mut self, frame: Frame, history: &[u64]) -> Result<bool> {
         if self.paused {
             return Ok(true);
         }
-        self.last = Some((look, history.to_vec()));
+        self.last = Some((frame, history.to_vec()));
         self.draw()
     }
 
     fn draw(&mut self) -> Result<bool> {
         let body = match (&self.last, self.help) {
             (_, true) => HELP.to_owned(),
-            (Some((look, history)), false) => text(look, history, &self.shown),
+            (Some((frame, history)), false) => text(frame, history, &self.shown),
             (None, false) => String::new(),
         };
         let state = if self.paused { "paused" } else { "live" };

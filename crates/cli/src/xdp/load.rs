@@ -236,7 +236,7 @@ struct Options {
     cpu_queue: u32,
 }
 
-/// Adds a hint to an error about a bare name that is not a file, which was meant as a bundled program.
+/// Adds a hint to the error about a file that does not exist: a bare name was probably meant as a bundled program.
 fn hint_bundled(name: &Path, why: Error) -> Error {
     let is_bare = name.components().count() == 1 && !name.exists();
     match name.to_str() {

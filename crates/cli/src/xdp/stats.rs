@@ -24,12 +24,12 @@ pub struct Args {
     #[command(flatten)]
     netns: NetnsArg,
     #[command(flatten)]
-    how: How,
+    options: ShowArgs,
 }
 
 /// Options for showing counts.
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct ShowArgs {
     /// Print JSON; with --watch one line each time
     #[arg(long)]
     json: bool,
@@ -52,8 +52,8 @@ pub struct Counted {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     // A program's missing settings are reported once, not at each reading.
-    let mut is_said = false;
-    args.how.show(|| {
+    let mut is_reported = false;
+    args.options.show(|| {
         let say = |site: &Site, installed: &Installed| {
             for lost in installed.lost(site) {
                 let interface = site.label();
@@ -61,11 +61,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 json::say("unknown", json!({ "interface": interface }), &text);
             }
         };
-        if std::mem::replace(&mut is_said, true) { read(args, |_, _| {}) } else { read(args, say) }
+        if std::mem::replace(&mut is_reported, true) { read(args, |_, _| {}) } else { read(args, say) }
     })
 }
 
-fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
+fn read(args: &Args, on_program: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
     let names = args.interfaces.names();
     let sites =
@@ -73,7 +73,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     for site in &sites {
         let before = found.len();
         for installed in Installed::all(site)? {
-            look(site, &installed);
+            on_program(site, &installed);
             if let Some(account) = ProgramAccount::read(&installed)? {
                 found.push(Counted { interface: site.label().to_owned(), account });
             }
@@ -86,16 +86,16 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     Ok(found)
 }
 
-impl How {
-    /// Shows the counts that `read` returns, and from the second time on their rates.
+impl ShowArgs {
+    /// Shows the counts that `read` returns. From the second reading on, it also shows their rates.
     pub fn show(&self, mut read: impl FnMut() -> Result<Vec<Counted>>) -> Result<ExitCode> {
         let mut before: Option<(Vec<Counted>, Instant)> = None;
         self.watch.show(self.json, || {
             let now = read()?;
             let rate = |one: &Counted| {
-                let (earlier, looked) = before.as_ref()?;
+                let (earlier, read_at) = before.as_ref()?;
                 let same = earlier.iter().find(|old| old.interface == one.interface)?;
-                one.account.since(&same.account, looked.elapsed())
+                one.account.since(&same.account, read_at.elapsed())
             };
             let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
             let text =
@@ -136,7 +136,7 @@ impl<'a> Document<'a> {
     }
 }
 
-fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String {
+fn for_people(counted: &[Counted], rates: &[Option<Rate>], args: &ShowArgs) -> String {
     if counted.is_empty() {
         return "no bundled program is loaded\n".to_owned();
     }
@@ -155,7 +155,7 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
             let bytes = bytes.map_or(String::new(), |bytes| format!(" {bytes:>16} bytes"));
             let _ = writeln!(text, "    {name:<52} {packets:>14} packets{bytes}");
         };
-        // A total under a generic name needs no repetition.
+        // A single outcome with a generic name is the total, which is shown already.
         let is_total = |one: &NamedCount| one.name == "any" && account.outcomes.len() == 1;
         let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
         for outcome in outcomes.chain(&account.far) {
@@ -164,11 +164,11 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
         if let Some(packets) = account.not_there.filter(|count| *count > 0) {
             line("waiting for the other CPU, or lost in its full queue", packets, None);
         }
-        for queue in account.queues.iter().filter(|_| how.queues) {
+        for queue in account.queues.iter().filter(|_| args.queues) {
             let above = if queue.and_above { " and above" } else { "" };
             line(&format!("from queue {}{above}", queue.queue), queue.packets, Some(queue.bytes));
         }
-        for cpu in account.cpus.iter().filter(|_| how.cpus) {
+        for cpu in account.cpus.iter().filter(|_| args.cpus) {
             line(&format!("on CPU {}", cpu.cpu), cpu.packets, Some(cpu.bytes));
         }
     }
