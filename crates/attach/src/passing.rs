@@ -23,12 +23,12 @@ const CHECK_EVERY: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpSending {
     Always,
-    /// While the driver has an XDP program.
+    /// The driver sends frames while it has an XDP program.
     WithProgram,
     Never,
     /// Kernels before 6.3 do not report the conditions.
     Unknown,
-    /// While the other end of the veth is ready, which the kernel reports with a delay.
+    /// The veth sends frames while its other end is ready, which the kernel reports with a delay.
     AsOtherEnd,
 }
 

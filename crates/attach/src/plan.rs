@@ -10,7 +10,7 @@ pub const LONGEST_CHAIN: usize = 10;
 /// A request to attach a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachRequest {
-    /// `None`: native, or skb if the driver has no XDP.
+    /// The mode; `None` means native, or skb if the driver has no XDP.
     pub mode: Option<XdpMode>,
     /// Replaces the attached program.
     pub replace: bool,
@@ -52,13 +52,13 @@ pub struct Newcomer {
 /// Target of a new program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPosition {
-    /// Directly on the interface, or first in a chain of jumps.
+    /// The program goes directly on the interface, or becomes the first one of a chain of jumps.
     Alone(AttachPlan),
-    /// At the head of a new chain with a dispatcher.
+    /// The program goes to the head of a new chain with a dispatcher.
     NewDispatcher(AttachPlan),
-    /// In the chain of a dispatcher, which is exchanged for a longer one.
+    /// The program joins the chain of a dispatcher, which is exchanged for a longer one.
     Dispatcher(AttachPlan),
-    /// In the existing chain of jumps; without its part for packets in several pieces if `linear`.
+    /// The program joins the existing chain of jumps; if `linear`, without its support of packets in several pieces.
     Jumps { linear: bool },
 }
 
@@ -76,9 +76,9 @@ pub struct AttachPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     Never,
-    /// If the driver has no native XDP.
+    /// Skb mode is used if the driver has no native XDP.
     NoDriverSupport,
-    /// In all cases.
+    /// Skb mode is used after any refusal.
     Always,
 }
 

@@ -20,7 +20,7 @@ pub const MOST_WEIGHT: u32 = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forward {
-    /// On the same link, by the backend's MAC address.
+    /// Sends the packet on the same link, to the backend's MAC address.
     Direct,
     /// IP in IP, with an outer header of the backend's IP version.
     #[default]
@@ -318,7 +318,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Returns whether some packet would match both.
+    /// Returns true if some packet would match both.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.address == other.address
             && self.protocol.number() == other.protocol.number()

@@ -412,7 +412,7 @@ const LONGEST: u128 = 65_549;
 /// The lengths of frames, in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// As short as possible, and at least 60 bytes.
+    /// Each frame is as short as possible, and has at least 60 bytes.
     Shortest,
     InTurn(Vec<usize>),
     /// The mix; its shortest frames grow to the length of the headers if necessary.

@@ -23,9 +23,9 @@ const LARGEST: u64 = 64 << 20;
 /// Purpose that a program is loaded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role<'a> {
-    /// Alone on an interface.
+    /// The program runs alone on an interface.
     Alone,
-    /// In place of a function of a loaded program.
+    /// The program replaces a function of a loaded program.
     Instead { of: BorrowedFd<'a>, function: &'a str },
 }
 

@@ -92,10 +92,10 @@ pub struct Capture {
     /// Place of the packets: with `host`, the newest stay in the host's spool, and their index is in the store.
     #[serde(default, skip_serializing_if = "is_default")]
     pub packets_at: PacketsAt,
-    /// Only packets with these verdicts of an XDP program.
+    /// Captures only packets with these verdicts of an XDP program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<String>,
-    /// Only drops for these reasons, with the tap `drop`.
+    /// Captures only drops for these reasons, with the tap `drop`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
     /// Number of packets recorded in a second from which the host reports an event.
@@ -104,13 +104,13 @@ pub struct Capture {
     /// Records the process of each packet; a choice of processes implies `plain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessDetail>,
-    /// Only packets of processes of this name.
+    /// Captures only packets of processes of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<String>,
-    /// Only packets of this user's processes.
+    /// Captures only packets of this user's processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Only packets of processes in this cgroup or container.
+    /// Captures only packets of processes in this cgroup or container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
 }

@@ -35,11 +35,11 @@ pub enum Phase {
     Starting,
     Running,
     Stopping,
-    /// Failed; waits for the next start.
+    /// The capture failed, and waits for its next start.
     Waiting,
-    /// Ended at its bounds.
+    /// The capture ended at its bounds.
     Finished,
-    /// Not allowed by the policy.
+    /// The policy does not allow the capture.
     Refused,
     /// The phase that an operator shows for a capture whose agent has stopped reporting, or reports a phase that this
     /// trawl does not know.

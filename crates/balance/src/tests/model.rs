@@ -35,9 +35,9 @@ pub enum Fragment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not for a virtual address.
+    /// The packet is not for a virtual address.
     ToStack,
-    /// Backend and virtual address.
+    /// The packet goes to this backend of this virtual address.
     Forward {
         vip: u32,
         backend: u32,

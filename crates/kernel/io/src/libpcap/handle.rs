@@ -59,9 +59,9 @@ pub enum CaptureDirection {
 /// A filter for the library.
 #[derive(Clone, Debug)]
 pub enum PcapFilter {
-    /// In the library's own grammar.
+    /// A text in the library's own grammar.
     Expression(String),
-    /// Compiled already.
+    /// A compiled filter.
     Classic(Vec<Instruction>),
 }
 

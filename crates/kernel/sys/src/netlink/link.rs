@@ -55,11 +55,11 @@ const LINK_HEADER: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum XdpMode {
-    /// In the driver.
+    /// The program runs in the driver.
     Native,
-    /// Generic: after the driver made an skb.
+    /// The program runs after the driver made an skb (generic mode).
     Skb,
-    /// On the card.
+    /// The program runs on the card.
     Offload,
 }
 
