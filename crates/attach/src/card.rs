@@ -59,9 +59,9 @@ const OTHERS: Driver = driver("", "the driver may take the link down", "it may c
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardEffects {
     pub driver: String,
-    /// Of attaching and removing; empty if no frame is lost.
+    /// Effects of attaching and removing; empty if no frame is lost.
     pub interruption: &'static str,
-    /// While the program is attached.
+    /// Effects while the program is attached.
     pub meanwhile: &'static str,
 }
 

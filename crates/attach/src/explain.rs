@@ -268,7 +268,7 @@ mod tests {
             // mlx5
             (EINVAL, "can't set XDP with LRO is on, disable LRO first", OFFLOAD),
             (EINVAL, "XDP is not supported with header-split", OFFLOAD),
-            // The kernel itself.
+            // The kernel's own code, for any driver.
             (
                 EEXIST,
                 "Cannot attach when an upper device already has a program",

@@ -60,11 +60,11 @@ pub struct Attached {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProgramOrigin {
-    /// Installed by `trawl`.
+    /// trawl installed the program.
     Trawl,
-    /// Head of a chain by libxdp's protocol, loaded by any tool.
+    /// The program is the head of a chain by libxdp's protocol, which any tool may have loaded.
     Dispatcher,
-    /// Installed by another tool.
+    /// Another tool installed the program.
     Plain,
 }
 

@@ -547,16 +547,16 @@ mod tests {
     fn unconfirmed_changes_are_reverted() {
         let unload = |program_id| RevertStep::Unload { program_id };
         let attach = |old| RevertStep::Attach { old };
-        // Loaded on an empty interface.
+        // The change loaded a program on an empty interface.
         assert_eq!(steps_to_revert(&[], &[at(Native, 8)], &[8]), [unload(8)]);
-        // Replaced.
+        // The change replaced a program.
         let back = steps_to_revert(&[at(Skb, 7)], &[at(Native, 8)], &[8]);
         assert_eq!(back, [unload(8), attach(at(Skb, 7))]);
-        // Unloaded.
+        // The change unloaded a program.
         assert_eq!(steps_to_revert(&[at(Native, 7)], &[], &[]), [attach(at(Native, 7))]);
-        // Added to the present one.
+        // The change added a program to the present one.
         assert_eq!(steps_to_revert(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]), [unload(8)]);
-        // Refused, or reverted already.
+        // The change was refused, or is reverted already.
         assert_eq!(steps_to_revert(&[at(Native, 7)], &[at(Native, 7)], &[7]), []);
         // A program attached by another tool since stays, and the kernel then refuses the old one.
         let back = steps_to_revert(&[at(Native, 7)], &[at(Native, 9)], &[]);
