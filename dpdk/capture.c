@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a capture from the request to its last block: moves the blocks of copied packets from DPDK's ring to the memory
- * shared with trawl. */
+/* Runs a capture from the request to its last block. It moves the blocks of copied packets from DPDK's ring to the
+ * memory that it shares with trawl. */
 #include "capture.h"
 
 #include <errno.h>
@@ -24,15 +24,16 @@
 #include "say.h"
 
 #define BURST 256
-/* Time limit for freeing memory at the end; SIGALRM then ends this process. trawl has all packets by then. */
-#define FREEING_MOST_S 10
+/* Time limit for freeing memory at the end, after which SIGALRM ends this process. trawl has all packets at that
+ * time. */
+#define MAX_FREEING_S 10
 
 /* Longest pause of a thread of the primary between stamping a packet and putting it into the ring. */
 #define LAG_NS 20000000ull
-#define REST_US 100
-#define LONG_REST_US 500
-#define LOOK_EVERY_NS 100000000ull
-/* Copies of packets up to this length fit into one buffer; longer ones need several. */
+/* Pauses while no blocks arrive: shortly after the last block, and later. */
+#define PAUSE_US 100
+#define LONG_PAUSE_US 500
+/* Copies of packets up to this length fit into one buffer. Longer ones need several. */
 #define ONE_BUFFER 2048
 
 /* A pcapng block as DPDK's capture framework in the primary builds it. */
@@ -56,7 +57,7 @@ static struct {
 	uint16_t ports[EXCHANGE_PORTS];
 	unsigned int port_count;
 	uint64_t head;
-	/* trawl's read position when it was last read. */
+	/* The last value that was read of trawl's read position. */
 	uint64_t tail;
 	uint64_t newest;
 	bool primary_ended;
@@ -72,11 +73,11 @@ static void on_termination(int signal)
 
 static int failure(void)
 {
-	/* An error from the primary's answer is negative, an error of this process is positive. */
+	/* An error from the primary's answer is negative, and an error of this process is positive. */
 	return rte_errno < 0 ? -rte_errno : rte_errno;
 }
 
-/* Removes the callbacks, and frees all that this process has made. */
+/* Removes the callbacks, and frees all memory that this process has allocated in the primary's. */
 static void give_up(void)
 {
 	places_disable();
@@ -85,7 +86,7 @@ static void give_up(void)
 	owner_end();
 }
 
-/* Preparations, before any callback is enabled. */
+/* The following functions prepare a capture, before any callback is enabled. */
 
 static void list_ports(char *text, size_t size)
 {
@@ -141,7 +142,7 @@ static void choose_ports(const char *ports)
 
 		if (end == ports || (*end && *end != ',') || number > UINT16_MAX ||
 		    state.port_count == EXCHANGE_PORTS)
-			fail("usage\t%s is no list of ports", ports);
+			fail("usage\t'%s' is not a list of port numbers, such as 0,1", ports);
 		add_port(number);
 	}
 }
@@ -180,7 +181,7 @@ static uint32_t longest_packet(void)
 	return RTE_MIN(longest, state.exchange->snaplen);
 }
 
-/* The path from DPDK's ring to trawl. */
+/* The following functions pass blocks from DPDK's ring to trawl. */
 
 static uint64_t load(__u64 *word)
 {
@@ -197,7 +198,8 @@ static bool trawl_is_gone(void)
 	return getppid() != state.parent;
 }
 
-/* Returns room for a block; NULL if trawl is gone. Blocks that arrive while it waits stay in DPDK's ring. */
+/* Waits for room for a block in the shared ring, and returns it, or NULL if trawl is gone. Blocks that arrive in the
+ * meantime stay in DPDK's ring. */
 static unsigned char *room(uint32_t length)
 {
 	struct exchange *exchange = state.exchange;
@@ -211,7 +213,7 @@ static unsigned char *room(uint32_t length)
 		store(&exchange->head, state.head);
 		if (trawl_is_gone())
 			return NULL;
-		usleep(REST_US / 2);
+		usleep(PAUSE_US / 2);
 	}
 	if (skipped) {
 		memset(state.ring + at, 0, EXCHANGE_ALIGN);
@@ -252,7 +254,7 @@ static bool hand_over(struct rte_mbuf *buffer, uint64_t now)
 	return true;
 }
 
-/* Hands over a burst of blocks; returns their number. */
+/* Hands over a burst of blocks. Returns their number. */
 static unsigned int hand_over_burst(void)
 {
 	struct rte_mbuf *buffers[BURST];
@@ -274,13 +276,14 @@ static unsigned int hand_over_burst(void)
 		horizon = state.newest;
 		store(&state.exchange->head, state.head);
 	}
-	/* After the head: a reader that has read up to the head has all earlier packets. */
+	/* The horizon is stored after the head, so that a reader that has read up to the head has all earlier
+	 * packets. */
 	if (horizon > LAG_NS)
 		store(&state.exchange->horizon, horizon - LAG_NS);
 	return count;
 }
 
-static void tell_counts(void)
+static void publish_counts(void)
 {
 	struct rte_pdump_stats sums[EXCHANGE_PORTS] = { 0 };
 
@@ -303,22 +306,23 @@ static bool is_over(void)
 
 static void record(void)
 {
-	uint64_t looked = 0, busy = 0;
-	const uint64_t every = rte_get_tsc_hz() / (1000000000ull / LOOK_EVERY_NS);
+	uint64_t checked = 0, busy = 0;
+	/* Counts and the primary are checked whenever the clock is read. */
+	const uint64_t interval = rte_get_tsc_hz() / (1000000000ull / CLOCK_INTERVAL_NS);
 
 	while (!is_over() && !state.primary_ended) {
 		uint64_t now = rte_rdtsc();
 
-		if (now - looked >= every) {
-			looked = now;
+		if (now - checked >= interval) {
+			checked = now;
 			clock_calibrate();
-			tell_counts();
+			publish_counts();
 			state.primary_ended = !rte_eal_primary_proc_alive(state.config);
 		}
 		if (hand_over_burst() > 0)
 			busy = now;
 		else
-			usleep(now - busy < every ? REST_US : LONG_REST_US);
+			usleep(now - busy < interval ? PAUSE_US : LONG_PAUSE_US);
 	}
 }
 
@@ -329,7 +333,7 @@ static void wait_for_go(void)
 			give_up();
 			_exit(1);
 		}
-		usleep(REST_US);
+		usleep(PAUSE_US);
 	}
 }
 
@@ -374,19 +378,19 @@ bool capture(struct exchange *exchange, const char *directory, const char *ports
 	record();
 	if (!state.primary_ended) {
 		places_disable();
-		/* Callbacks that are still running put blocks into the ring. */
+		/* Callbacks that are still running may put more blocks into the ring. */
 		usleep(PLACES_CALLBACK_US);
 	}
 	while (hand_over_burst() > 0)
 		;
-	tell_counts();
+	publish_counts();
 	if (state.primary_ended)
 		say("ended\tprimary");
 	else if (terminated)
 		say("ended\tterminated");
 	store(&exchange->done, 1);
-	/* A primary that was killed may have left lists without an end in its memory. */
-	alarm(FREEING_MOST_S);
+	/* Freeing memory may never end, because a killed primary may have left circular lists. */
+	alarm(MAX_FREEING_S);
 	if (!state.primary_ended)
 		pool_free(&state.pool);
 	rte_free(state.filter);

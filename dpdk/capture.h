@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A capture from its first callback to its last block. */
+/* Runs a capture from its first callback to its last block. */
 #ifndef TRAWL_DPDK_CAPTURE_H
 #define TRAWL_DPDK_CAPTURE_H
 

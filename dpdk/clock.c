@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Converts DPDK's stamps, which are readings of the processor's counter, to the kernel's clock. The kernel's clock is
- * read together with the counter ten times a second, and a packet's time follows from the last reading and the current
- * rate: a capture therefore follows the kernel's clock however long it lasts.
+ * read together with the counter ten times per second. A packet's time is calculated from the last reading and the
+ * current rate, so that a capture follows the kernel's clock however long it lasts.
  *
- * Before 23.11, the primary itself converts the counter to nanoseconds, by a rate that it measures once at its start,
- * and that is wrong by some millionths or more. This rate is known here, because both processes share it, but the start
- * is not: the counter's value is known except for a constant. No block is taken before it is stamped, so the constant
- * is the smallest difference between the counter when a block is taken and that value. */
+ * Before 23.11, the primary converts the counter to nanoseconds, by a rate that it measures once at its start, and that
+ * is wrong by some millionths or more. This process knows the rate, because both processes share it, but not the
+ * counter at the start. The counter's value is therefore known except for a constant. No block is dequeued before it is
+ * stamped, so the constant is the smallest difference between the counter when a block is dequeued and that value. */
 #include "clock.h"
 
 #include <rte_cycles.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 
 #define NS 1000000000ull
-/* Number of readings of the kernel's clock, of which the fastest counts. */
+/* Number of readings of the kernel's clock, of which the fastest is used. */
 #define TRIES 5
 
 static struct {
@@ -49,8 +49,8 @@ void clock_begin(void)
 
 void clock_calibrate(void)
 {
-	/* A larger difference of the rate means a step of the clock. */
-	const double most = 0.001;
+	/* A rate with a larger difference means that the clock was set. */
+	const double tolerance = 0.001;
 	double nominal = (double)NS / rte_get_tsc_hz(), rate;
 	uint64_t cycles, wall;
 
@@ -58,7 +58,7 @@ void clock_calibrate(void)
 	if (cycles <= reading.cycles)
 		return;
 	rate = (double)(int64_t)(wall - reading.wall) / (cycles - reading.cycles);
-	reading.ns_per_cycle = rate > nominal * (1 - most) && rate < nominal * (1 + most) ? rate : nominal;
+	reading.ns_per_cycle = rate > nominal * (1 - tolerance) && rate < nominal * (1 + tolerance) ? rate : nominal;
 	reading.cycles = cycles;
 	reading.wall = wall;
 }
@@ -72,7 +72,7 @@ uint64_t clock_wall(uint64_t cycles)
 
 uint64_t clock_of_stamp(uint64_t stamp, uint64_t now)
 {
-	/* The stamp is the counter itself; the counters of cores may differ slightly. */
+	/* The stamp is the counter of the core that made it, which may be slightly ahead of this core's. */
 	return clock_wall(stamp > now ? now : stamp);
 }
 
@@ -90,12 +90,12 @@ uint64_t clock_of_stamp(uint64_t stamp, uint64_t now)
 		cycles_per_ns = (double)rte_get_tsc_hz() / NS;
 		first = reading.wall;
 	}
-	/* The first burst of a primary is stamped before its clock begins: the difference has overflowed. */
+	/* The first burst of a primary is stamped before its clock begins, so that the stamp has overflowed. */
 	if (stamp > reading.wall + TEN_YEARS)
 		stamp -= (uint64_t)(((unsigned __int128)NS << 64) / rte_get_tsc_hz());
 	passed = (uint64_t)(int64_t)((double)(int64_t)(stamp - first) * cycles_per_ns);
 	ahead = now - passed;
-	/* The constant may wrap around: it is compared by its difference from the smallest so far. */
+	/* The constant may wrap around, so it is compared by its difference from the smallest one so far. */
 	if (least == UINT64_MAX || (int64_t)(ahead - least) < 0)
 		least = ahead;
 	return clock_wall(passed + least);

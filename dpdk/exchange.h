@@ -2,22 +2,22 @@
 /* The memory that trawl and trawl-dpdk share. Rust's copy is generated from this header at build time.
  *
  * trawl creates the memory and passes it to the helper as standard input. The helper puts finished pcapng blocks into
- * the ring after the header, and trawl takes them: one producer, one consumer. A block never crosses the ring's end: if
- * it does not fit there, a word of zero means that the next block is at the beginning. Both positions only grow; the
- * bytes between them are blocks that trawl has not read.
+ * the ring after the header, and trawl reads them, so that the ring has one producer and one consumer. A block never
+ * crosses the ring's end. If it does not fit there, a word of zero means that the next block is at the beginning. Both
+ * positions only grow, and the bytes between them are blocks that trawl has not read.
  */
 #ifndef TRAWL_DPDK_EXCHANGE_H
 #define TRAWL_DPDK_EXCHANGE_H
 
-/* Changes with anything in this header: trawl refuses a helper of another build. */
+/* This number must change with every change of this header, so that trawl refuses a helper with another layout. */
 #define EXCHANGE_ABI 1
 /* Offset of the ring. */
 #define EXCHANGE_HEADER 65536
 #define EXCHANGE_PORTS 32
 #define EXCHANGE_FILTER_MAX 4096
-/* Blocks begin at multiples of this. */
+/* Blocks begin at multiples of this number. */
 #define EXCHANGE_ALIGN 8
-/* All queues, because none is named. */
+/* Number that stands for all queues. */
 #define EXCHANGE_ALL_QUEUES 0xffffffff
 
 #define DIRECTION_RECEIVED 1
@@ -41,13 +41,13 @@ struct exchange_port {
 
 /* A classic BPF instruction. */
 struct exchange_instruction {
-	/* The code in the lower half, then the jump distances if true and if false. */
+	/* The lower half has the code, and the upper half the jump distances if true and if false. */
 	__u32 operation;
 	__u32 k;
 };
 
 struct exchange {
-	/* Written by trawl before the helper starts. */
+	/* trawl writes these fields before the helper starts. */
 	__u64 ring_bytes;
 	__u32 snaplen;
 	__u32 queue;
@@ -55,13 +55,13 @@ struct exchange {
 	__u32 filter_length;
 	__u64 padding0[5];
 
-	/* Written by trawl: its command, and its read position. */
+	/* trawl writes its command and its read position. */
 	__u64 command;
 	__u64 tail;
 	__u64 padding1[6];
 
-	/* Written by the helper: its write position; the earliest time of further blocks, in nanoseconds since 1970;
-	 * and 1 once it has handed over all blocks and counts. */
+	/* The helper writes its write position; the earliest time of further blocks, in nanoseconds since 1970; and 1
+	 * once it has handed over all blocks and counts. */
 	__u64 head;
 	__u64 horizon;
 	__u64 done;

@@ -7,6 +7,6 @@
 
 #include "exchange.h"
 
-_Static_assert(sizeof(struct exchange) <= EXCHANGE_HEADER, "the header fits in front of the ring");
+_Static_assert(sizeof(struct exchange) <= EXCHANGE_HEADER, "the header fits before the ring");
 
 #endif

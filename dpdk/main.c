@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trawl-dpdk: joins a running DPDK application as a secondary process, has its capture framework copy the packets of
- * its ports, and hands them to trawl as finished pcapng blocks. trawl starts it; it reports on standard output, in
- * lines of words separated by tabs. */
+/* trawl-dpdk joins a running DPDK application as a secondary process, requests copies of the packets of its ports from
+ * its capture framework, and hands them to trawl as finished pcapng blocks. trawl starts it, and reads its reports on
+ * standard output, which are lines of words separated by tabs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -28,14 +28,14 @@
 #include "pool.h"
 #include "say.h"
 
-/* An lcore that applications do not use: the primary's are reserved for it. */
+/* The lcore of this process must not be one of the primary's. Applications hardly ever use the last one. */
 #define OUR_LCORE (RTE_MAX_LCORE - 1)
-/* The first word of the primary's configuration file; DPDK's version follows. */
+/* The first word of the primary's configuration file. DPDK's version follows. */
 #define CONFIG_MAGIC 19820526
 
 struct arguments {
 	const char *prefix;
-	/* NULL for all. */
+	/* The list of ports, or NULL for all. */
 	const char *ports;
 	bool clear_only;
 };
@@ -73,8 +73,8 @@ static bool read_arguments(int argc, char **argv, struct arguments *arguments)
 	return optind == argc;
 }
 
-/* Writes the option for our lcore: the kernel may choose among all CPUs that this process may use. */
-static void our_cores(char *text, size_t size)
+/* Writes the option for our lcore, which runs on any of the CPUs that this process may use. */
+static void write_lcore_option(char *text, size_t size)
 {
 	cpu_set_t allowed;
 	size_t used = snprintf(text, size, "--lcores=%d@(", OUR_LCORE);
@@ -91,8 +91,8 @@ static void our_cores(char *text, size_t size)
 	snprintf(text + used, size - used, ")");
 }
 
-/* Checks the primary before rte_eal_init(), which succeeds on the remains of a dead primary, and does not report in a
- * usable form that the versions differ. */
+/* Checks the primary before rte_eal_init(). That function succeeds on the remains of a dead primary, and does not
+ * report different versions in a usable form. */
 static void check_primary(const char *directory)
 {
 	uint32_t head[2] = { 0 };
@@ -120,19 +120,19 @@ static void join(const char *prefix)
 			    "--log-level=lib.*:warning" };
 
 	snprintf(prefix_option, sizeof(prefix_option), "--file-prefix=%s", prefix);
-	our_cores(cores, sizeof(cores));
+	write_lcore_option(cores, sizeof(cores));
 	if (rte_eal_init(RTE_DIM(options), options) < 0)
 		fail("init\t%s", rte_strerror(rte_errno));
 }
 
-/* Maps the file that trawl passes as standard input: the header, and the ring after it. */
+/* Maps the file that trawl passes as standard input, which has the header, and the ring after it. */
 static struct exchange *map_exchange(void)
 {
 	struct exchange *header = mmap(NULL, EXCHANGE_HEADER, PROT_READ | PROT_WRITE, MAP_SHARED, STDIN_FILENO, 0);
 	size_t size;
 
 	if (header == MAP_FAILED)
-		fail("usage\tstandard input is no memory to share: trawl-dpdk is started by trawl capture --tap dpdk");
+		fail("usage\tstandard input is not shared memory: run `trawl capture --tap dpdk`, which starts trawl-dpdk");
 	size = EXCHANGE_HEADER + header->ring_bytes;
 	munmap(header, EXCHANGE_HEADER);
 	header = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, STDIN_FILENO, 0);
@@ -145,14 +145,15 @@ int main(int argc, char **argv)
 {
 	struct arguments arguments;
 	char directory[256];
-	bool ended;
+	bool primary_alive;
 
 	if (!read_arguments(argc, argv, &arguments)) {
 		fprintf(stderr, "usage: trawl-dpdk [--file-prefix PREFIX] [--ports N,...] [--clear] [--version]\n");
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	/* trawl ends this process; the change of the parent shows that trawl is gone. */
+	/* These signals are ignored, because trawl ends this process. If trawl is gone, the parent of this process
+	 * changes. */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
@@ -167,10 +168,10 @@ int main(int argc, char **argv)
 		rte_eal_cleanup();
 		return 0;
 	}
-	ended = capture(map_exchange(), directory, arguments.ports);
+	primary_alive = capture(map_exchange(), directory, arguments.ports);
 	owner_end();
 	/* Without a primary, rte_eal_cleanup() would wait for an answer. */
-	if (ended)
+	if (primary_alive)
 		rte_eal_cleanup();
 	fflush(NULL);
 	_exit(0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of owners: a file for each capture next to the primary's own files, locked while the capture lives. */
+/* Records of owners. Each capture has a file next to the primary's files, which is locked while the capture lives. */
 #define _GNU_SOURCE
 #include "owner.h"
 
@@ -93,7 +93,8 @@ void owner_clear_dead(const char *directory, void (*clear)(struct place, int pid
 		if (!is_record(entry, &pid) || !(file = open_record(directory, entry->d_name, path, sizeof(path), &alive)))
 			continue;
 		if (!alive) {
-			/* The callbacks of an earlier primary of the same name ended with it. */
+			/* If the record belongs to an earlier primary of the same name, its callbacks ended with that
+			 * primary. */
 			if (is_of_this_primary(pid)) {
 				while (next_place(file, &place))
 					clear(place, pid);

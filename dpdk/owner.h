@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the callbacks that each capture put into the primary process, to distinguish those of killed captures from
- * those of live ones. */
+/* Records of the callbacks that each capture has put into the primary process, by which callbacks of killed captures
+ * are distinguished from callbacks of live ones. */
 #ifndef TRAWL_DPDK_OWNER_H
 #define TRAWL_DPDK_OWNER_H
 
@@ -27,7 +27,7 @@ void owner_end(void);
 /* Calls `clear` for each callback that a dead process recorded, then `release` with its PID, and removes its record. */
 void owner_clear_dead(const char *directory, void (*clear)(struct place, int pid), void (*release)(int pid),
 		      bool (*is_of_this_primary)(int pid));
-/* Returns the PID of the live process that recorded this callback; 0 for none. */
+/* Returns the PID of the live process that recorded this callback, or 0 if none did. */
 int owner_of(const char *directory, struct place place);
 
 #endif

@@ -25,8 +25,8 @@ struct all_counts {
 	struct rte_pdump_stats sent[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
 };
 
-/* Mark in a field that the framework does not use. It disappears if the framework resets its counts, as some versions
- * do. */
+/* Mark in a field that the framework does not use. Some versions of the framework reset the counts when a callback is
+ * enabled, which removes the mark. */
 #define MARK 0x74726177
 #define MARKED 3
 
@@ -45,7 +45,7 @@ static uint32_t flags_of(uint32_t direction)
 	return direction == DIRECTION_RECEIVED ? RTE_PDUMP_FLAG_RX : RTE_PDUMP_FLAG_TX;
 }
 
-/* Callbacks of killed captures. */
+/* The following functions remove callbacks of killed captures. */
 
 static void clear_place(struct place place, int pid)
 {
@@ -72,7 +72,7 @@ static bool begins(const char *name, const char *stem)
 	return strncmp(name, stem, strlen(stem)) == 0;
 }
 
-static void look_for_others(const struct rte_memzone *zone, void *argument)
+static void find_others(const struct rte_memzone *zone, void *argument)
 {
 	const char *stem = RTE_RING_MZ_PREFIX "dumpcap-";
 	struct others *found = argument;
@@ -89,7 +89,7 @@ static void look_for_others(const struct rte_memzone *zone, void *argument)
 		found->alive = pid;
 }
 
-/* Removes all callbacks of a port, except those of live captures of trawl. */
+/* Removes all callbacks of a port, except callbacks of live captures of trawl. */
 static void clear_port(const char *directory, uint16_t port, int pid)
 {
 	struct rte_eth_dev_info info = { 0 };
@@ -107,16 +107,16 @@ static void clear_port(const char *directory, uint16_t port, int pid)
 	}
 }
 
-/* Cleans up after killed dpdk-dumpcap processes. A callback keeps using the ring and the pool, so these are freed only
- * when no callback can be left: not while another program captures whose callbacks look like those of the dead
- * process. */
+/* Cleans up after killed dpdk-dumpcap processes. A callback continues to use the ring and the pool, so these are freed
+ * only if no callback can be left. They are not freed while another program captures, because its callbacks cannot be
+ * distinguished from the dead process's. */
 static void clear_dumpcaps(const char *directory)
 {
 	for (int attempt = 0; attempt < DUMPCAPS; attempt++) {
 		struct others found = { 0 };
 		uint16_t port;
 
-		rte_memzone_walk(look_for_others, &found);
+		rte_memzone_walk(find_others, &found);
 		if (!found.dead || found.alive || found.pdump)
 			return;
 		RTE_ETH_FOREACH_DEV(port)
@@ -132,17 +132,17 @@ void places_clear_dead(const char *directory)
 	clear_dumpcaps(directory);
 }
 
-/* Returns the PID of the owner of a conflicting callback; 0 if it is unknown. */
-static int in_the_way(struct place place)
+/* Returns the PID of the owner of a conflicting callback, or 0 if it is unknown. */
+static int conflicting_owner(struct place place)
 {
 	struct others found = { 0 };
 	int owner = owner_of(state.directory, place);
 
-	rte_memzone_walk(look_for_others, &found);
+	rte_memzone_walk(find_others, &found);
 	return owner ? owner : found.alive;
 }
 
-/* Callbacks of this capture. */
+/* The following functions enable, count and remove callbacks of this capture. */
 
 void places_begin(const char *directory)
 {
@@ -171,13 +171,15 @@ static struct rte_pdump_stats *counts_of(struct place place)
 						       &counts->sent[place.port][place.queue];
 }
 
-static void enabled(struct place place, const struct rte_pdump_stats *before)
+/* Notes an enabled callback, with the counts from which its own are counted. These are zero if the framework has reset
+ * them. */
+static void note_enabled(struct place place, const struct rte_pdump_stats *before)
 {
 	struct rte_pdump_stats *counts = counts_of(place);
-	bool goes_on = counts->reserved[MARKED] == MARK;
+	bool continues = counts->reserved[MARKED] == MARK;
 
 	counts->reserved[MARKED] = 0;
-	state.before[state.place_count] = goes_on ? *before : (struct rte_pdump_stats){ 0 };
+	state.before[state.place_count] = continues ? *before : (struct rte_pdump_stats){ 0 };
 	state.places[state.place_count++] = place;
 	state.counted = state.place_count;
 }
@@ -195,15 +197,15 @@ static void enable(const struct places_request *request, struct place place)
 	counts->reserved[MARKED] = MARK;
 	if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
 				 request->snaplen, request->pool->ring, request->pool->buffers, request->filter) == 0) {
-		enabled(place, &before);
+		note_enabled(place, &before);
 		return;
 	}
-	/* An error from the primary's answer is negative, an error of this process is positive. */
+	/* An error from the primary's answer is negative, and an error of this process is positive. */
 	error = abs(rte_errno);
 	counts->reserved[MARKED] = 0;
 	request->give_up();
 	if (error == EEXIST)
-		fail("exists\t%u\t%d", place.port, in_the_way(place));
+		fail("exists\t%u\t%d", place.port, conflicting_owner(place));
 	fail("pdump\t%u\t%s", place.port, rte_strerror(error));
 }
 

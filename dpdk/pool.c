@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates and frees objects in the memory of two processes.
+/* Creates and frees objects in the memory that two processes share.
  *
- * A pool identifies its operations by their index in a table that each process fills in the order in which it loads its
- * libraries. The primary takes buffers out of our pool by its own table: if the orders differ, it calls the operations
- * of another kind of pool, or none. The primary's own pools show its index for our operations. */
+ * A pool identifies its operations by their index in a table that each process fills in the order in which it loads
+ * its libraries. The primary takes buffers out of our pool by its own table. If the orders differ, it calls the
+ * operations of another kind of pool, or none. The primary's own pools show its index for our operations. */
 #include "pool.h"
 
 #include <rte_errno.h>
@@ -18,16 +18,16 @@
 #define RING "trawl_%d"
 #define BUFFERS "trawl_pool_%d"
 /* The ring of a pool holds one less than a power of two. */
-#define BUFFERS_MOST 32767u
-#define BUFFERS_LEAST 1023
-#define MEMORY_MOST (128u << 20)
+#define MAX_BUFFERS 32767u
+#define MIN_BUFFERS 1023
+#define MAX_MEMORY (128u << 20)
 
 struct found {
 	int place;
 };
 
 /* Finds the index of a pool with a ring of its own name that any thread may put to and take from. */
-static void look(struct rte_mempool *mp, void *argument)
+static void find_operations(struct rte_mempool *mp, void *argument)
 {
 	struct found *found = argument;
 	char name[RTE_RING_NAMESIZE];
@@ -47,7 +47,7 @@ bool pool_learn_operations(void)
 	struct rte_mempool_ops ours = { 0 };
 	uint32_t own;
 
-	rte_mempool_walk(look, &found);
+	rte_mempool_walk(find_operations, &found);
 	if (found.place < 0 || found.place >= RTE_MEMPOOL_MAX_OPS_IDX)
 		return false;
 	for (own = 0; own < table->num_ops; own++)
@@ -68,11 +68,11 @@ bool pool_learn_operations(void)
 bool pool_make(struct pool *pool, uint32_t packet)
 {
 	uint32_t room = RTE_MIN(rte_pcapng_mbuf_size(packet) + RTE_PKTMBUF_HEADROOM, (uint32_t)UINT16_MAX);
-	uint32_t count = RTE_MIN(BUFFERS_MOST, rte_align32prevpow2(MEMORY_MOST / room) - 1);
+	uint32_t count = RTE_MIN(MAX_BUFFERS, rte_align32prevpow2(MAX_MEMORY / room) - 1);
 	char name[RTE_MEMPOOL_NAMESIZE];
 
 	snprintf(name, sizeof(name), BUFFERS, getpid());
-	for (; count >= BUFFERS_LEAST; count /= 2) {
+	for (; count >= MIN_BUFFERS; count /= 2) {
 		pool->buffers = rte_pktmbuf_pool_create_by_ops(name, count, 0, 0, room, SOCKET_ID_ANY, OPERATIONS);
 		if (pool->buffers || rte_errno != ENOMEM)
 			break;
@@ -80,7 +80,7 @@ bool pool_make(struct pool *pool, uint32_t packet)
 	if (!pool->buffers)
 		return false;
 	snprintf(name, sizeof(name), RING, getpid());
-	/* No smaller than the pool: buffers run out first, which the framework counts. */
+	/* The ring is at least as large as the pool, so that buffers run out first, which the framework counts. */
 	pool->ring = rte_ring_create(name, rte_align32pow2(count + 1), SOCKET_ID_ANY, 0);
 	if (pool->ring)
 		return true;
@@ -112,7 +112,7 @@ void pool_free_of(const char *stem, int pid)
 	buffers = rte_mempool_lookup(name);
 	if (!buffers)
 		return;
-	/* The pool's own function for freeing chunks is a function of the dead process. */
+	/* The pool's function for freeing chunks must be replaced, because it is at an address in the dead process. */
 	STAILQ_FOREACH(chunk, &buffers->mem_list, next)
 		chunk->free_cb = free_zone;
 	rte_mempool_free(buffers);

@@ -14,13 +14,14 @@ struct pool {
 };
 
 /* Gives this process's table of pool operations the primary's order, as far as trawl needs it. Returns false if the
- * primary has no pool that shows the order. Called before any object is created. */
+ * primary has no pool that shows the order. It must be called before any object is created. */
 bool pool_learn_operations(void);
-/* Returns false with rte_errno set on failure. `packet` is the longest copy that must fit into one buffer. */
+/* Creates the pool and the ring. Returns false with rte_errno set on failure. `packet` is the longest copy that must
+ * fit into one buffer. */
 bool pool_make(struct pool *pool, uint32_t packet);
 void pool_free(struct pool *pool);
 
-/* Frees the memory that a dead process with that PID left; `stem` names its program, trawl or dumpcap. */
+/* Frees the memory that a dead process with that PID has left. `stem` names its program, trawl or dumpcap. */
 void pool_free_of(const char *stem, int pid);
 /* Returns true if a process with that PID created its ring in this primary's memory. */
 bool pool_is_there(int pid);

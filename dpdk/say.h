@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports to trawl. */
+/* Reports to trawl on standard output. */
 #ifndef TRAWL_DPDK_SAY_H
 #define TRAWL_DPDK_SAY_H
 
@@ -19,7 +19,7 @@ __attribute__((format(printf, 1, 2))) static inline void say(const char *format,
 	fflush(stdout);
 }
 
-/* Reports the reason for which the capture failed, and ends the process. */
+/* Reports why the capture failed, and ends the process. */
 #define fail(...)                        \
 	do {                             \
 		say("fail\t" __VA_ARGS__); \
