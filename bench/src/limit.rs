@@ -43,7 +43,7 @@ fn limit(experiment: &Experiment, series: &str) -> (String, String) {
     let mut details = Vec::new();
     for (cpu, work) in experiment.definition.cpus.iter().enumerate() {
         let mean = CpuUse::mean(&runs, cpu);
-        // The machine could not use the time that the hypervisor took.
+        // The time that the hypervisor took is excluded, because the machine could not use it.
         let own = f64::from(1.0 - mean.steal).max(0.01);
         let busy = f64::from(mean.busy()) / own * 100.0;
         if busy < FULL {

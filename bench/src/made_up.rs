@@ -23,7 +23,7 @@ use crate::harness::Bench;
 use crate::process;
 use crate::scratch::Directory;
 
-/// Address of the packet to search for: no other packet has it, and it lies among the others' addresses.
+/// Address of the packet to search for. No other packet has it, and it is in the range of the others' addresses.
 pub const NEEDLE: Ipv4Addr = Ipv4Addr::new(10, 128, 77, 7);
 
 /// 2026-01-01 00:00 UTC.

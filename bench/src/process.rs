@@ -214,7 +214,7 @@ impl Peer {
         peak_of(&status)
     }
 
-    /// Waits until it has processed all packets, which shows in its CPU time: it no longer grows.
+    /// Waits until the process has processed all packets, which is the case once its CPU time stops increasing.
     pub fn wait_until_idle(&self) {
         let start = Instant::now();
         let mut last = (self.cpu_seconds(), start);

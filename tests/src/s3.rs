@@ -320,7 +320,7 @@ impl Proxy {
             if lower.starts_with("authorization: bearer") {
                 head.push_str(&format!("Authorization: {AUTHORIZATION}\r\n"));
             } else if lower.starts_with("x-goog-if-generation-match: 0") {
-                // Google's equivalent of `If-None-Match: *`.
+                // This is Google's equivalent of `If-None-Match: *`.
                 head.push_str("If-None-Match: *\r\n");
             } else if !lower.starts_with("connection:") {
                 head.push_str(&line);

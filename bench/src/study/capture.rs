@@ -134,7 +134,7 @@ pub fn elapsed(space: &Space) -> Result<Vec<Case>> {
                     measured.sent.unwrap_or(0)
                 )));
             }
-            // The recording rate, over the duration of the sending.
+            // This is the time that recording all packets would need at the rate of the recorded ones.
             let milliseconds = count / recorded * measured.seconds * 1e3;
             measured.values.insert("elapsed_ms", milliseconds);
             Ok(measured)

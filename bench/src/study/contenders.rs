@@ -399,7 +399,7 @@ fn fill(program: &Program, at: &Station, out: &Station) -> Result<()> {
     let fail = |e| Error::os(what, e);
     let map = program.map(TARGET).ok_or_else(|| Error::failed(what, "it is missing"))?;
     let table = Table::new(map.try_clone_to_owned().map_err(fail)?).map_err(fail)?;
-    // struct bpf_devmap_val: the interface, and no program.
+    // The value is a struct bpf_devmap_val, with the interface and without a program.
     let value = [out.index.to_ne_bytes(), [0; 4]].concat();
     run_in(&at.namespace, || table.update(&0u32.to_ne_bytes(), &value, table::ANY))?.map_err(fail)
 }

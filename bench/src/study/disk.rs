@@ -78,7 +78,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
                 (recorder, configuration, None)
             }
         };
-        // Larger frames measure the rate of the disk.
+        // Only the full load is measured with larger frames, which show the rate of the disk.
         let measured = if load == Load::Full { sizes.len() } else { 1 };
         for &size in sizes.iter().take(measured) {
             let plan = DiskLoad {

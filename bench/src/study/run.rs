@@ -27,7 +27,7 @@ pub struct Progress {
     pub left: Option<Duration>,
 }
 
-/// Runs the request, or the rest of it if `before` holds a part. `watch` returns whether to go on.
+/// Runs the request, or the rest of it if `before` holds a part. `watch` returns false to end the run.
 pub fn run(
     request: &Request,
     bench: &Bench,

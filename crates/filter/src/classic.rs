@@ -270,8 +270,8 @@ impl Classic {
         self.evaluate(bytes, length).value
     }
 
-    /// Runs the program, and returns also whether it had to be stopped. Older libpcap does not stop such a program:
-    /// its `protochain` can loop for ever on a crafted packet.
+    /// Runs the program, and also returns whether it had to be stopped. Older versions of libpcap do not stop such a
+    /// program, so that their `protochain` can loop forever on a crafted packet.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
         run(self, bytes, length)
     }
@@ -282,7 +282,7 @@ impl Classic {
     }
 }
 
-// Output in the exact format of `tcpdump -d`.
+// The output has the exact format of `tcpdump -d`.
 
 impl fmt::Display for Classic {
     /// Writes one line for each instruction, exactly like `tcpdump -d` (libpcap's `bpf_image`).

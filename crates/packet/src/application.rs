@@ -59,7 +59,7 @@ pub fn vni(headers: &Headers<'_>) -> Option<u32> {
     let (_, dst) = headers.ports.filter(|_| !headers.incomplete)?;
     let first = *headers.payload.first()?;
     let valid = match dst {
-        // The flag I says that there is an identifier.
+        // The flag I means that the header has an identifier.
         VXLAN_PORT => first & 0x08 != 0,
         // The version is 0.
         GENEVE_PORT => first & 0xc0 == 0,

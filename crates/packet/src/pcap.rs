@@ -302,7 +302,7 @@ impl Records {
                 End::Nonsense => return Ok(false),
                 End::OfTheFile | End::InAHeader(_) | End::InARecord(_) => {}
             }
-            // The records may go on in bytes that have not been read yet.
+            // The records may continue in bytes that have not been read yet.
             if input.buffered().len() > known {
                 known = input.buffered().len();
                 let at = match examined.end {

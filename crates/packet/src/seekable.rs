@@ -375,7 +375,7 @@ fn header(frame: &[u8]) -> Option<(Vec<u8>, First)> {
     (sections <= 1).then_some((header, first))
 }
 
-/// Returns the time of a frame's first packet; the outer `None` if the frame cannot be read on its own.
+/// Returns the time of a frame's first packet, or the outer `None` if the frame cannot be read without the frames before.
 fn begins(header: &[u8], frame: &[u8]) -> Option<First> {
     let mut reader = CaptureReader::new(header.chain(frame)).ok()?;
     let mut first = None;

@@ -334,7 +334,7 @@ pub(crate) fn transport_len(protocol: u8, bytes: &[u8]) -> usize {
         SCTP | DCCP => 12,
         GRE => {
             let flags = bytes.first().copied().unwrap_or_default();
-            // Checksum, key, sequence number.
+            // The flags for the checksum, the key and the sequence number each add four bytes.
             let optional = [0x80, 0x20, 0x10];
             4 + 4 * optional.iter().filter(|bit| flags & **bit != 0).count()
         }

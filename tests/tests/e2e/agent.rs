@@ -432,7 +432,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", count]);
     };
     send("300");
-    // The capture goes on without the bus.
+    // The capture continues without the bus.
     nats.kill();
     alpha.wait_said("captures continue");
     assert_eq!(children(alpha.id()).len(), 1, "the capture");
@@ -452,7 +452,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     let alpha = nats.agent(&lab, "alpha", "alpha");
     wait_until("it runs again", || phases(&self::report(&report)) == ["running"]);
     send("50");
-    // An agent that restarts finds a command issued meanwhile.
+    // A restarted agent finds a command that was issued while it did not run.
     nats.kill();
     nats.start();
     wait_until("the server takes commands", || nats.fleet(&["stop", "alpha"]).status.success());
@@ -545,7 +545,7 @@ impl Attacker {
         line.trim_end().to_owned()
     }
 
-    /// Sends a request and returns the server's answer; answers pings meanwhile.
+    /// Sends a request and returns the server's answer. Answers pings that arrive before it.
     fn send(&mut self, text: &str) -> String {
         self.0.get_mut().write_all(text.as_bytes()).expect("sent");
         loop {

@@ -183,7 +183,7 @@ pub(super) fn plan(graph: &Graph, reader: Reader) -> Checks {
 
 fn step_back_after_x(need: Need, operation: &Op, reader: Reader) -> Need {
     let need = if changes_x(operation) {
-        // Needs after another X say nothing about this one, except that a path exists.
+        // Needs for a later value of X do not apply to the earlier one, except that a path exists.
         Need::NONE
     } else {
         need

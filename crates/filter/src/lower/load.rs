@@ -282,7 +282,7 @@ impl Emitter<'_> {
         // refuse a large distance in a pointer.
         self.emit(op::mov32_imm(reg::TMP, k));
         self.emit(op::alu32(op::ADD, reg::TMP, reg::X));
-        // The first offset beyond the range.
+        // `end` is the first offset beyond the range.
         let end = (room + 1).saturating_sub(u32::from(width));
         self.asm.jump_if(op::JGE, reg::TMP, end, leave);
         if self.view(point.version) == View::Tagged {
@@ -302,7 +302,7 @@ impl Emitter<'_> {
 
     fn slow_indirect(&mut self, version: usize, at: At, width: u8) {
         self.emit(op::mov32(2, reg::X));
-        // The minimum offset.
+        // `least` is the minimum offset.
         let least = match at {
             At::Wrap(k) => {
                 self.emit(op::alu32_imm(op::ADD, 2, k));

@@ -62,7 +62,7 @@ fn message<'a>(headers: &Headers<'a>) -> Option<&'a [u8]> {
 /// Reads the name after the header, label by label. Returns the offset after it.
 fn for_each_label<'a>(message: &'a [u8], mut read: impl FnMut(&'a [u8])) -> Option<usize> {
     let (mut at, mut after) = (HEADER_LEN, None);
-    // Length of the name, with the empty label of the root.
+    // The length of the name includes the empty label of the root.
     let mut len = 1;
     // Each step reads a label or a pointer. The limit ends a loop of pointers.
     for _ in 0..MAX_NAME {

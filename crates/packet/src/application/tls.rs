@@ -74,7 +74,7 @@ fn record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(rest.split_at_checked(len).unwrap_or((rest, &[])))
 }
 
-/// Returns the length that a message says it has.
+/// Returns the length of a message from its header.
 fn message_len(message: &[u8]) -> usize {
     MESSAGE_HEADER_LEN
         + match *message {

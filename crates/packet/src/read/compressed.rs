@@ -9,7 +9,7 @@ use lz4_flex::frame::{Error as Lz4Error, FrameDecoder};
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
-/// First of the sixteen magics of skippable frames, in zstd and lz4 alike.
+/// First of the sixteen magics of skippable frames, which are the same in zstd and in lz4.
 const SKIPPABLE: u32 = 0x184d_2a50;
 const SKIPPABLE_MASK: u32 = 0xffff_fff0;
 const MAX_WINDOW_LOG: u32 = 27;

@@ -15,7 +15,7 @@ use super::{inside, nft, udp_frame, word};
 fn counted_by_nft(lab: &Lab) -> u64 {
     let rules = inside(&lab.pair.b, &["nft", "list", "ruleset"]);
     let (_, after) = rules.split_once("counter packets ").expect("a counter");
-    let number = behind.split(' ').next().expect("a number");
+    let number = after.split(' ').next().expect("a number");
     number.parse().expect("a number")
 }
 
