@@ -117,7 +117,7 @@ fn agent_follows_its_file() {
         phases(&report(&path)) == ["finished"]
     });
     fs::write(&file, "").expect("a file");
-    wait_until("it is gone", || phases(&report(&path)).is_empty());
+    wait_until("the capture is gone", || phases(&report(&path)).is_empty());
     assert_eq!(agent.stop().status.code(), Some(0));
     nothing_attached(&lab.pair.b);
     let url = format!("file://{}", lab.file("store"));

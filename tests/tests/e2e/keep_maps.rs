@@ -147,7 +147,7 @@ fn hooks_exist_for_the_duration_of_a_capture() {
     for mode in ["xdpdrv", "xdpgeneric"] {
         let firewall = Firewall::new(&lab, mode);
         let (before, ports) = (firewall.id(), firewall.map("ports"));
-        look(&firewall, before, ports);
+        capture_with_hooks(&firewall, before, ports);
         run("ip", &args!("-n {} link set dev {} {mode} off", lab.pair.b.name, lab.pair.b.interface));
     }
     // A program that trawl loaded by a link is replaced in the same way, and remains trawl's own.
@@ -170,7 +170,7 @@ fn hooks_exist_for_the_duration_of_a_capture() {
 }
 
 #[track_caller]
-fn look(firewall: &Firewall<'_>, before: u64, ports: u64) {
+fn capture_with_hooks(firewall: &Firewall<'_>, before: u64, ports: u64) {
     let (lab, place) = (firewall.lab, firewall.lab.receiver());
     for kill in [false, true] {
         let file = lab.file("seen.pcapng");
@@ -209,7 +209,7 @@ fn each_command_asks_before_contents_are_lost() {
         assert_eq!(firewall.id(), before);
         succeeds(&[&replace[..], &["--confirm", "1s"]].concat());
         assert_ne!(firewall.id(), before);
-        wait_until("the firewall is put back", || xdp_on(&lab.pair.b).is_some_and(|program| program.0 == before));
+        wait_until("the firewall is restored", || xdp_on(&lab.pair.b).is_some_and(|program| program.0 == before));
         assert_eq!(firewall.map("ports"), ports);
         firewall.assert_blocked();
     }

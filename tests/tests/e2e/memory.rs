@@ -144,7 +144,7 @@ fn capture_killed_for_lack_of_memory_leaves_nothing() {
     let _ = greedy.wait();
     let finished = capture.wait();
     assert_eq!(finished.status.signal(), Some(9));
-    wait_until("nothing is left of it", || {
+    wait_until("its cgroup has no process", || {
         fs::read_to_string(limited.file("cgroup.procs")).is_ok_and(|all| all.is_empty())
     });
     nothing_attached(&lab.pair.b);

@@ -47,11 +47,11 @@ fn outputs_have_their_own_length_format_and_compression() {
 #[test]
 fn unread_pipe_takes_nothing_from_the_file() {
     for is_first in [false, true] {
-        beside_a_pipe_that_is_not_read(is_first);
+        record_with_unread_pipe(is_first);
     }
 }
 
-fn beside_a_pipe_that_is_not_read(is_first: bool) {
+fn record_with_unread_pipe(is_first: bool) {
     const PACKETS: u64 = 200_000;
     let Some(lab) = Lab::open() else { return };
     let (file, pipe) = (lab.file("whole.pcapng"), lab.file("pipe"));
@@ -121,14 +121,14 @@ fn full_disk_of_the_first_output_takes_nothing_from_the_other() {
     lab.send(&[frames::patterned(300)], PACKETS);
     capture.wait_recorded(PACKETS);
     let finished = capture.stop();
-    let there = Contents::read(&full).packets.len() as u64;
+    let recorded = Contents::read(&full).packets.len() as u64;
     assert!(output("umount", &[&disk]).status.success());
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
     assert_eq!(summary.recorded, PACKETS);
     assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
     assert_eq!(summary.outputs[0]["name"], full);
-    assert_eq!(summary.outputs[0]["lost"], PACKETS - there);
+    assert_eq!(summary.outputs[0]["lost"], PACKETS - recorded);
     assert_eq!(summary.outputs[1]["lost"], 0);
 }
 
@@ -184,10 +184,10 @@ fn compression_that_cannot_keep_up_is_named() {
     let Some(lab) = Lab::open() else { return };
     let [alone, plain] = ["a.pcapng.gz", "b.pcapng"].map(|name| lab.file(name));
     let receiver = lab.receiver();
-    for beside in [&[][..], &["-w", &plain]] {
+    for more in [&[][..], &["-w", &plain]] {
         let arguments = ["-i", &receiver, "--tap", "xdp", "-w"];
-        let first = beside.last().map_or(&alone, |_| &plain);
-        let second = beside.first().map_or(vec![], |option| vec![*option, &alone]);
+        let first = more.last().map_or(&alone, |_| &plain);
+        let second = more.first().map_or(vec![], |option| vec![*option, &alone]);
         let capture = Capture::start(&lab, &[&arguments[..], &[first], &second].concat());
         let frame = [frames::patterned(1400)];
         send_from(&lab.pair.a, &frame, PACKETS, Engine::Live, None, None);

@@ -104,7 +104,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     ip(&["-n", &a, "link", "del", "dev", "new0"]);
     capture.wait_said(&format!("the interface {b}:new0 was removed"));
     add();
-    trawl_tests::wait_until("it joins again", || capture.said().matches(&joined).count() == 2);
+    trawl_tests::wait_until("the interface joins again", || capture.said().matches(&joined).count() == 2);
     generate(&sender, "5");
     capture.wait_recorded(16);
     let summary = capture.stop_well();
@@ -317,7 +317,7 @@ fn interfaces_leave_with_their_namespace() {
     // The near end is removed with the namespace once no process holds it.
     trawl_tests::wait_until("the other end is gone", || !run("ip", &["-n", &a, "link", "show"]).contains("far@"));
     add();
-    trawl_tests::wait_until("it joins again", || capture.said().matches(&joined).count() == 2);
+    trawl_tests::wait_until("the interface joins again", || capture.said().matches(&joined).count() == 2);
     generate(&format!("{a}:far"), "4");
     capture.wait_recorded(10);
     ip(&["netns", "del", &other]);

@@ -2,8 +2,8 @@
 `process.py ask MODE ADDRESS PORT COUNT`. Services that a manager starts run by PROGRAM, a name of Python.
 
 Each client is a process of its own. It sends its number in a datagram and over a connection. Each answer begins with the
-number of the server's process that handles it; one to a datagram also has the client's. `ask` prints a line for each
-client: its two local ports, its process, and the two processes that answered.
+number of the server's process that handles it; an answer to a datagram also has the number of the client's. `ask` prints
+a line for each client: its two local ports, its process, and the two processes that answered.
 """
 
 import ctypes
@@ -225,7 +225,7 @@ def steer(member):
 
 
 def serve_group(address, port, is_steered):
-    """Starts members, one after the other: their order is that of their numbers in the group."""
+    """Starts members one after the other, so that they get their numbers in the group in this order."""
     for _ in range(WORKERS):
         begun, begins = os.pipe()
 

@@ -327,9 +327,9 @@ fn dying_readers_are_noticed() {
 fn packets_without_a_reader_are_not_kept() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("a.pcapng"), lab.receiver());
-    for beside in [&[][..], &["-w", &file]] {
+    for more in [&[][..], &["-w", &file]] {
         let arguments = args!("-i {receiver} --tap xdp");
-        let arguments = [&arguments[..], beside, &["-w", "tcp-listen:0"]].concat();
+        let arguments = [&arguments[..], more, &["-w", "tcp-listen:0"]].concat();
         let capture = Capture::start(&lab, &arguments);
         lab.send(&[frames::silent(64)], 100);
         capture.wait_recorded(100);

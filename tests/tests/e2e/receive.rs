@@ -92,11 +92,11 @@ fn flow_across_two_cpus_is_one_flow() {
 fn packets_without_a_stamp_are_counted_separately_and_pass() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
-    let behind = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 3", lab.receiver()));
+    let stack = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 3", lab.receiver()));
     let sent = [frames::silent(60), udp(1, 0), frames::silent(61), udp(1, 1), frames::silent(62)];
     send_each(&lab, &sent);
     // The stamped packets are dropped, so the capture behind the receiver ends after the three others.
-    assert_eq!(behind.wait().summary_of_success().seen, 3);
+    assert_eq!(stack.wait().summary_of_success().seen, 3);
     let result = receiver.stop().json();
     assert_eq!(some(&result, &["received", "unstamped", "unstamped_bytes"]), json!([2, 3, 183]));
 }
@@ -105,9 +105,9 @@ fn packets_without_a_stamp_are_counted_separately_and_pass() {
 fn stamped_packets_pass_on_request() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &["--pass"]);
-    let behind = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 2", lab.receiver()));
+    let stack = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 2", lab.receiver()));
     send_each(&lab, &[udp(1, 0), udp(1, 1)]);
-    assert_eq!(behind.wait().summary_of_success().seen, 2);
+    assert_eq!(stack.wait().summary_of_success().seen, 2);
     assert_eq!(some(&receiver.stop().json(), &["received", "lost"]), json!([2, 0]));
 }
 

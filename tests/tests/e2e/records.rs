@@ -21,7 +21,7 @@ fn first_block(file: &str) -> usize {
 #[test]
 fn meta_selects_the_fields_of_each_packet() {
     let Some(lab) = Lab::open() else { return };
-    for (tap, meta, most, there) in [
+    for (tap, meta, max_length, expected) in [
         ("xdp", "full", 144, [true; 4]),
         ("xdp", "none", 100, [false; 4]),
         ("xdp", "id,verdict", 128, [false, false, true, true]),
@@ -35,7 +35,7 @@ fn meta_selects_the_fields_of_each_packet() {
         capture.wait_recorded(20);
         capture.stop_well().assert_all_recorded(20);
         let length = first_block(&file);
-        assert!(length <= most, "{tap} {meta}: {length} bytes");
+        assert!(length <= max_length, "{tap} {meta}: {length} bytes");
         for packet in &Contents::read(&file).packets {
             let has = [
                 packet.flags().is_some(),
@@ -44,7 +44,7 @@ fn meta_selects_the_fields_of_each_packet() {
                 packet.packet_id().is_some(),
                 packet.verdict().is_some(),
             ];
-            assert_eq!(has, there, "{tap} {meta}");
+            assert_eq!(has, expected, "{tap} {meta}");
         }
         assert_eq!(tshark(&file, &["frame.len"]).len(), 20);
     }

@@ -51,7 +51,7 @@ fn to_another_interface(lab: &LineLab, mode: &str, by: &str) {
     assert!(counts.outcome("IPv6") > 0, "{counts:?}");
     done(&["xdp", "unload", &from]);
     nothing_attached(&lab.line.left);
-    assert_eq!(features(lab), before, "all is put back");
+    assert_eq!(features(lab), before, "all features are restored");
 }
 
 #[test]
@@ -237,13 +237,13 @@ fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
     send_from(&lab.line.a, &sent, TO_CPU, Engine::Live, cpu, rate);
     let counts = Counts::wait(|| Counts::of(&from), TO_CPU);
     if let Some(stack) = stack {
-        wait_until("each is on the other CPU or with the stack", || {
+        wait_until("each packet is on the other CPU or with the stack", || {
             Counts::of(&from).outcome(name) + stack.figure("recorded") >= TO_CPU
         });
         let escaped = stack.stop_well().recorded;
         assert_eq!(Counts::of(&from).outcome(name) + escaped, TO_CPU);
     } else {
-        wait_until("all are on the other CPU", || Counts::of(&from).outcome(name) >= TO_CPU);
+        wait_until("all packets are on the other CPU", || Counts::of(&from).outcome(name) >= TO_CPU);
         let far = Counts::of(&from);
         assert_eq!(far.outcome(name), TO_CPU);
         assert_eq!(far.outcome_bytes(name), counts.bytes(), "{far:?}");

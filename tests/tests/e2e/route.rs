@@ -87,7 +87,7 @@ fn arrives(mode: &str) {
     wanted.sort();
     assert!(
         got == wanted,
-        "{} frames are not as they should be",
+        "{} frames differ from the expected ones",
         got.iter().zip(&wanted).filter(|(a, b)| a != b).count()
     );
     let checks = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
@@ -106,7 +106,7 @@ fn arrives(mode: &str) {
     nothing_attached(&line.left);
     nothing_attached(&line.right);
     let gro = |station: &Station| station.ethtool().and_then(|e| e.feature("rx-gro")).expect("ethtool");
-    assert_eq!(gro(&line.b), Some(mode == "skb"), "it is as it was");
+    assert_eq!(gro(&line.b), Some(mode == "skb"), "the feature is restored");
 }
 
 /// Runs tshark with checksum validation, which is off by default.

@@ -66,7 +66,7 @@ impl Stream {
                 return received;
             }
             let right = buffer[..count].iter().zip(received..).all(|(byte, at)| *byte == byte_at(at));
-            assert!(right, "wrong bytes behind {received}");
+            assert!(right, "wrong bytes after {received}");
             received += count as u64;
             self.received.store(received, Ordering::Relaxed);
         }

@@ -108,7 +108,7 @@ fn unconfirmed_program_is_reverted() {
     let output = in_session(&["xdp", "load", &place, "drop", "--confirm", "1s"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("trawl xdp confirm"), "{said}");
-    wait_until("the program is taken off", || xdp_on(&lab.pair.b).is_none());
+    wait_until("the program is detached", || xdp_on(&lab.pair.b).is_none());
 
     // trawl's own program is recognised again: it can be removed without an id, with its settings.
     for program in ["pass", "tx"] {
@@ -118,7 +118,9 @@ fn unconfirmed_program_is_reverted() {
         for change in [&["xdp", "load", &place, "drop", "--replace"][..], &["xdp", "unload", &place]] {
             succeeds(&[change, &["--confirm", "1s"]].concat());
             assert_ne!(xdp_on(&lab.pair.b), before);
-            wait_until("the program before is put back", || xdp_on(&lab.pair.b) == before && status_of(&place) == own);
+            wait_until("the previous program is restored", || {
+                xdp_on(&lab.pair.b) == before && status_of(&place) == own
+            });
             assert_eq!(xdp_on(&lab.pair.a).is_some(), peer.is_some());
         }
         succeeds(&["xdp", "unload", &place]);
@@ -231,7 +233,7 @@ fn unconfirmed_program_is_reverted_in_ip_netns_exec() {
         .output()
         .expect("ip runs");
     assert!(output.status.success(), "{output:?}");
-    wait_until("the program is taken off", || xdp_on(station).is_none());
+    wait_until("the program is detached", || xdp_on(station).is_none());
 }
 
 /// An unconfirmed router is removed.
@@ -245,7 +247,7 @@ fn unconfirmed_route_and_balance_are_reverted() {
         let before = xdp_on(&lab.pair.b).expect("a program");
         succeeds(&[command, "load", &place, "--replace", "--confirm", "1s"]);
         assert_ne!(xdp_on(&lab.pair.b).as_ref(), Some(&before));
-        wait_until("the program before is put back", || xdp_on(&lab.pair.b).is_some_and(|program| program == before));
+        wait_until("the previous program is restored", || xdp_on(&lab.pair.b).is_some_and(|program| program == before));
         succeeds(&["xdp", "unload", &place, "--all"]);
     }
 }
@@ -304,7 +306,7 @@ mac = "02:00:00:00:00:05"
     // The balancer is removed for a time, and then restored.
     let (status, said) = said_to(&["balance", "unload", &place, "--confirm", "1s"]);
     assert_eq!(status, Some(0), "{said}");
-    wait_until("the balancer is put back", || xdp_on(&lab.pair.b).as_ref() == Some(&before));
+    wait_until("the balancer is restored", || xdp_on(&lab.pair.b).as_ref() == Some(&before));
     succeeds(&["xdp", "unload", &place, "--all"]);
 
     // A router leaves packets for this host to the stack, and with them the session.

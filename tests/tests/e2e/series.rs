@@ -178,8 +178,8 @@ fn files_of_one_time_have_distinct_names() {
     });
     let recorded = capture.stop_well().recorded;
     let all = std::fs::read_dir(lab.path(&year)).expect("a directory");
-    let there: usize = all.flatten().map(|entry| Contents::read(entry.path()).packets.len()).sum();
-    assert_eq!(there as u64, recorded);
+    let in_files: usize = all.flatten().map(|entry| Contents::read(entry.path()).packets.len()).sum();
+    assert_eq!(in_files as u64, recorded);
     // `trawl read` also writes to distinct names.
     let (first, again) = (lab.file(&format!("{year}/of-{year}.pcapng")), lab.file("again-%Y.pcapng"));
     let second = lab.file(&format!("{year}/of-{year}_00002.pcapng"));

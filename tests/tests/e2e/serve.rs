@@ -214,7 +214,7 @@ fn serve_lists_router_and_running_commands() {
     generator.stop();
     capture.stop();
     // A process that could not remove its file is no longer listed.
-    wait_until("those that ended are gone", || {
+    wait_until("the ended commands are gone", || {
         let text = metrics();
         // Processes of other tests may still be listed.
         ![generator_pid, capture_pid].iter().any(|pid| text.contains(&format!("pid=\"{pid}\"")))

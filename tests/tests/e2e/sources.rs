@@ -81,11 +81,11 @@ fn every_output_has_the_packets_of_interfaces_and_of_files() {
     assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     outputs.check(&finished.printed(), received.join().expect("it reads"), SENT);
     let files = args!("read {} {}", outputs.pcap, outputs.packed);
-    have_all_that_is_read(&lab, &Outputs::of(&lab, "files"), files, 2 * SENT);
+    outputs_have_all(&lab, &Outputs::of(&lab, "files"), files, 2 * SENT);
 }
 
 /// Runs a command that reads packets, which waits for its reader and for slow outputs, and checks them.
-fn have_all_that_is_read(lab: &Lab, outputs: &Outputs, command: Vec<&'static str>, all: u64) {
+fn outputs_have_all(lab: &Lab, outputs: &Outputs, command: Vec<&'static str>, all: u64) {
     let read = Running::start(&[command, outputs.words()].concat(), "waiting for readers");
     let received = reader(lab, &read.said());
     let done = read.wait();
@@ -106,7 +106,7 @@ fn every_output_has_the_packets_of_a_store() {
     capture.wait_recorded(SENT);
     capture.stop_well();
     let query = args!("store query --store file://{store} --spool {spool} 'SELECT * FROM packets'");
-    have_all_that_is_read(&lab, &Outputs::of(&lab, "store"), query, SENT);
+    outputs_have_all(&lab, &Outputs::of(&lab, "store"), query, SENT);
 }
 
 /// Captures the packets that two hosts receive.

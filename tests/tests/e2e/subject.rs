@@ -275,7 +275,7 @@ fn namespaces_made_by_the_command_are_looked_at() {
 }
 
 /// Checks that lines and statistics show that a process only owns the listening socket.
-fn for_people(file: &str) {
+fn readers_name_listener(file: &str) {
     for arguments in [args!("read {file}"), args!("stat --by process {file}")] {
         let shown = output(&binary::path().to_string_lossy(), &arguments).stdout;
         let shown = String::from_utf8_lossy(&shown).into_owned();
@@ -305,7 +305,7 @@ fn full_descriptions_name_the_socket() {
     assert!(comments.iter().all(|text| text.contains("socket=")), "{comments:?}");
     assert!(comments.iter().any(|text| text.contains("owner=listener")), "{comments:?}");
     assert!(comments.iter().any(|text| !text.contains("owner=")), "{comments:?}");
-    for_people(&file);
+    readers_name_listener(&file);
     // Without full descriptions, a comment says only that the process is not certain.
     let plain = lab.file("plain.pcapng");
     let done = capture(b, &args!("capture --process -w {plain} tcp port 4001"), &args!("python3 {script}"));
@@ -316,5 +316,5 @@ fn full_descriptions_name_the_socket() {
     assert!(comments.iter().all(|one| uncertain(&one)), "{comments:?}");
     assert!(comments.iter().any(|one| one == "owner=listener"), "{comments:?}");
     assert!(comments.iter().any(String::is_empty), "{comments:?}");
-    for_people(&plain);
+    readers_name_listener(&plain);
 }

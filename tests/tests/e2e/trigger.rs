@@ -295,8 +295,8 @@ fn memory_for_packets_before_an_event_is_bounded() {
     capture.wait_said("(earlier ones did not fit into the memory)");
     let summary = capture.stop_well();
     let packet = 144;
-    let most = (1 << 20) / packet + 1;
-    assert!(summary.recorded > most / 8 * 7 && summary.recorded <= most, "{summary:#?}");
+    let limit = (1 << 20) / packet + 1;
+    assert!(summary.recorded > limit / 8 * 7 && summary.recorded <= limit, "{summary:#?}");
     assert_eq!(summary.recorded + summary.not_kept, 50_001);
     let contents = Contents::read(&file);
     let numbers: Vec<u32> = contents.frames().iter().map(|one| frames::number_of(one)).collect();

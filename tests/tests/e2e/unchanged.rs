@@ -196,14 +196,14 @@ fn programs_of_different_shapes_behave_as_before() {
                 continue;
             }
             if NEWER.contains(name) && load(name, bytes, &program, false).is_err() {
-                println!("{program} is not for this kernel");
+                println!("this kernel does not accept {program}");
                 continue;
             }
             check(name, bytes, &program, has_frags(name, bytes, &program));
             checked += 1;
         }
     }
-    assert!(checked >= 10, "only {checked} programs were there");
+    assert!(checked >= 10, "only {checked} programs were checked");
 }
 
 #[test]
@@ -217,14 +217,14 @@ fn bundled_programs_behave_as_before() {
         for program in programs_of(name, bytes) {
             // One of the guard's two programs is for kernels with arenas.
             if *name == GUARD_IN_ARENA && load(name, bytes, &program, false).is_err() {
-                println!("{program} is not for this kernel");
+                println!("this kernel does not accept {program}");
                 continue;
             }
             check(name, bytes, &program, has_frags(name, bytes, &program));
             checked += 1;
         }
     }
-    assert!(checked >= 5, "only {checked} programs were there");
+    assert!(checked >= 5, "only {checked} programs were checked");
 }
 
 #[test]

@@ -326,7 +326,7 @@ fn row_names_most_frequent_process() {
     ] {
         run("ip", &["netns", "exec", &b.name, "nft", rule]);
     }
-    let mut most = 0;
+    let mut most_frequent = 0;
     let report = while_running(&lab, &b.name, || {
         for lines in ["1", "1 2 3", "1 2"] {
             let address = lab.pair.a.ipv4;
@@ -335,13 +335,13 @@ fn row_names_most_frequent_process() {
             let mut child = child.expect("bash runs");
             child.wait().expect("bash ends");
             if lines == "1 2 3" {
-                most = child.id();
+                most_frequent = child.id();
             }
         }
     });
     let row = row(&report, "NETFILTER_DROP");
     assert_eq!((&row["packets"], &row["other_processes"]), (&6.into(), &2.into()), "{report}");
-    assert_eq!(row["process"], serde_json::json!({ "name": "bash", "pid": most, "packets": 3 }));
+    assert_eq!(row["process"], serde_json::json!({ "name": "bash", "pid": most_frequent, "packets": 3 }));
 }
 
 fn inside(namespace: &str, command: &[&str]) -> Command {

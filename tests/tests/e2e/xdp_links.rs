@@ -60,7 +60,7 @@ fn netlink_program_is_not_taken_for_another_namespaces_link() {
             ["unload"] => succeeds(&["xdp", "unload", &place, &id]),
             _ => succeeds(&["xdp", "load", &place, "drop", "--replace"]),
         };
-        assert!(xdp_on(a).is_some(), "it was not asked for");
+        assert!(xdp_on(a).is_some(), "the command was not about this interface");
         succeeds(&["xdp", "status", "-i", &place]);
     }
     succeeds(&["xdp", "unload", &lab.receiver()]);

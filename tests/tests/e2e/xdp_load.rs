@@ -339,7 +339,7 @@ fn pins_of_a_running_command_are_kept() {
     run("bpftool", &["link", "detach", "id", &link]);
     succeeds(&["doctor", "--clean"]);
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
-    assert_eq!(program(), 1, "it is another's to clear away");
+    assert_eq!(program(), 1, "another command holds the pins");
     drop(held);
     wait_until("the pins are removed once no command holds them", || {
         succeeds(&["doctor", "--clean"]);

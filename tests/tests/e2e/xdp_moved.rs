@@ -13,7 +13,7 @@ use trawl_tests::{Lab, args, trawl, wait_until};
 struct Elsewhere(String);
 
 impl Elsewhere {
-    fn beside(lab: &Lab) -> Self {
+    fn new(lab: &Lab) -> Self {
         Self::called(format!("{}-far", lab.pair.a.name))
     }
 
@@ -99,7 +99,7 @@ fn settings_of_a_program_and_their_loss_are_reported() {
 fn changed_setting_is_found_in_another_namespace() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
-    let elsewhere = Elsewhere::beside(&lab);
+    let elsewhere = Elsewhere::new(&lab);
     let (near, far) = (lab.receiver(), &lab.pair.a);
     assert!(is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
     succeeds(&["xdp", "load", &near, "tx"]);
@@ -117,7 +117,7 @@ fn changed_setting_is_found_in_another_namespace() {
 #[test]
 fn program_moves_with_its_interface() {
     let Some(lab) = Lab::open() else { return };
-    let elsewhere = Elsewhere::beside(&lab);
+    let elsewhere = Elsewhere::new(&lab);
     let (near, station) = (lab.receiver(), &lab.pair.b);
     succeeds(&["xdp", "load", &near, "drop"]);
     let id = programs_on(&near)[0]["id"].as_u64().expect("a number");
@@ -139,7 +139,7 @@ fn program_moves_with_its_interface() {
 #[test]
 fn moved_chain_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
-    let elsewhere = Elsewhere::beside(&lab);
+    let elsewhere = Elsewhere::new(&lab);
     let _clean = CleanUp::of(&lab);
     let (near, station, members) = (lab.receiver(), &lab.pair.b, object_file(&lab, "members"));
     let load = |place: &str, name: &str, priority: &str| {
@@ -171,7 +171,7 @@ fn namespace_with_a_reused_number_is_left_alone() {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     // Several attempts are needed, because another process may get the number, or remove the record.
     for attempt in 0..10 {
-        let old = Elsewhere::beside(&lab);
+        let old = Elsewhere::new(&lab);
         let number = old.number();
         // The kernel removes a deleted namespace's interfaces with a delay.
         wait_until("the interface of the attempt before is gone", || {
@@ -189,8 +189,8 @@ fn namespace_with_a_reused_number_is_left_alone() {
         same.joined_to(a);
         same.switch(FEATURE, "off");
         succeeds(&["doctor", "--clean"]);
-        assert!(!is_on(&same.0, "far", FEATURE), "it was switched by nobody");
+        assert!(!is_on(&same.0, "far", FEATURE), "trawl must not switch this feature");
         return;
     }
-    eprintln!("SKIPPED: the kernel gave the number of a deleted namespace to nobody here");
+    eprintln!("SKIPPED: the kernel did not reuse the number of a deleted namespace");
 }

@@ -213,8 +213,8 @@ fn ends(kind: &str) {
     let dropped = with("dropped");
     let lost = with("gap");
     let example = ways.iter().find(|way| way["end"] == "gap");
-    let most = count / 1000;
-    assert!(lost <= most, "{kind}: {lost} gaps of {count}: {example:?}");
+    let max_gaps = count / 1000;
+    assert!(lost <= max_gaps, "{kind}: {lost} gaps of {count}: {example:?}");
     let is_other = |way: &&Value| !["delivered", "dropped", "gap"].contains(&way["end"].as_str().expect("a word"));
     assert_eq!(known + dropped + lost, followed, "{kind}: {:?}", ways.iter().find(is_other));
     assert!(known + lost + not_followed >= received, "{kind}: {received} were received, {known} delivered");

@@ -98,7 +98,7 @@ fn unconfirmed_guard_is_removed() {
     assert!(said.contains("--confirm 60s"), "{said}");
     let output = command.args(["--confirm", "1s"]).output().expect("it runs");
     assert!(output.status.success());
-    wait_until("it is not guarded", || xdp_on(&lab.pair.b).is_none());
+    wait_until("the interface is not guarded", || xdp_on(&lab.pair.b).is_none());
     wait_until("nothing is left", || !guarded.directory().exists());
 }
 

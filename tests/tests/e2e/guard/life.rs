@@ -113,7 +113,7 @@ impl Alone {
         let child = Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().expect("unshare");
         let alone = Self(child);
         let here = netns::Namespace::current().expect("a namespace");
-        wait_until("it has left", || alone.namespace() != here);
+        wait_until("the process has left the namespace", || alone.namespace() != here);
         alone
     }
 
@@ -146,9 +146,9 @@ fn lack_of_descriptors_is_not_taken_for_a_gone_namespace() {
     let mut few = Command::new("bash");
     few.args(["-c", script]).arg(binary::path());
     few.output().expect("bash");
-    assert!(rules.exists(), "its namespace is there");
+    assert!(rules.exists(), "the namespace of the rules exists");
     drop(many);
-    wait_until("its namespace is gone, and they are, too", || {
+    wait_until("the rules are gone with their namespace", || {
         trawl(&["guard", "remove", "--all"]);
         !rules.exists()
     });
@@ -291,7 +291,7 @@ fn guard_is_removed_like_any_program() {
         guarded.well(&["load", "veth0", "lo"]);
         guarded.well(&["deny", "--src", &STRANGER.to_string()]);
         succeeds(way);
-        assert!(guarded.rule(1).is_some(), "{way:?}: the other one is guarded");
+        assert!(guarded.rule(1).is_some(), "{way:?}: the other interface is guarded");
         guarded.well(&["load", "veth0", "--replace"]);
         guarded.well(&["unload", "lo"]);
         assert!(guarded.rule(1).is_some(), "{way:?}");

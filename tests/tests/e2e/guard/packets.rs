@@ -145,11 +145,11 @@ fn rate_applies_to_each_source() {
     for last in 1..=3 {
         guarded.send(&[udp_from(Ipv4Addr::new(192, 0, 2, last), 9)], 20_000);
     }
-    let most = 3 * (start.elapsed().as_secs() + 1) * 100 + 3 * 11;
+    let limit = 3 * (start.elapsed().as_secs() + 1) * 100 + 3 * 11;
     let rule = guarded.rule(1).expect("it is there");
     let (passed, limited) = (rule["hits"].as_u64().expect("a number"), rule["limited"].as_u64().expect("a number"));
     assert_eq!(passed + limited, 60_000);
-    assert!((3 * 10..=most).contains(&passed), "{passed} passed");
+    assert!((3 * 10..=limit).contains(&passed), "{passed} passed");
     assert_eq!(guarded.figures(&["rule_allowed", "over_rate"]), [passed, limited]);
 }
 

@@ -93,8 +93,8 @@ fn hundred_thousand_prefixes_are_in_force() {
     let applied = guarded.apply("[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n");
     assert_eq!(String::from_utf8_lossy(&applied.stdout), "100000 rules in force\n");
     for number in [0u32, 3, 6, 150_000, 299_997] {
-        for beside in 0..3 {
-            guarded.send(&[udp_from(Ipv4Addr::from_bits(0x0b00_0000 + number + beside), 9)], 10);
+        for offset in 0..3 {
+            guarded.send(&[udp_from(Ipv4Addr::from_bits(0x0b00_0000 + number + offset), 9)], 10);
         }
     }
     assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [50, 100]);

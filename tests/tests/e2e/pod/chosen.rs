@@ -175,7 +175,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
     let agent = Running::of(command, "following");
     let reported = || -> Value { serde_json::from_slice(&fs::read(&report).unwrap_or_default()).unwrap_or_default() };
     let phase = |at: usize| reported()["captures"][at]["phase"].clone();
-    wait_until("it waits for a pod", || phase(1) == "running");
+    wait_until("the capture waits for a pod", || phase(1) == "running");
     assert_eq!(phase(0), "refused");
     assert_eq!(reported()["captures"][0]["refused"], json!({"kind": "pod", "pod": "*"}));
     // Kubernetes asks by HTTP whether the agent works, and whether all desired captures run.
@@ -190,7 +190,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
     let web = json!([{"id": "a1", "name": "web-0", "namespace": "default", "labels": {"app": "web", "tier": "front"},
         "info": info(&pod.name)}]);
     fs::write(lab.file("agent.toml"), capture("web", "default/app=web")).expect("a file");
-    wait_until("it is ready", || probe("/readyz").starts_with("HTTP/1.1 200 OK"));
+    wait_until("the agent is ready", || probe("/readyz").starts_with("HTTP/1.1 200 OK"));
     write_pods(&runtime.socket, &web);
     wait_until("packets of the pod are counted", || {
         send_from(pod, &[frames::ipv4_udp(0)], 1, Engine::Live, None, None);

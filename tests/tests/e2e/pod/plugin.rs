@@ -102,7 +102,7 @@ impl Station {
             .stderr(fs::File::create(&said).expect("a file"))
             .spawn()
             .expect("sh");
-        wait_until("it captures", || fs::read_to_string(&said).unwrap_or_default().contains("capturing on"));
+        wait_until("the capture runs", || fs::read_to_string(&said).unwrap_or_default().contains("capturing on"));
         child
     }
 }
@@ -175,7 +175,7 @@ fn wireshark_shows_the_packets() {
         return;
     };
     let said = || fs::read_to_string(lab.file("said")).unwrap_or_default();
-    wait_until("it captures", || said().contains("capturing on"));
+    wait_until("the capture runs", || said().contains("capturing on"));
     send(&lab, 4);
     terminal.wait_shows("status 0");
     assert_eq!(tshark(&file, &["ip.proto"]).len(), 4);

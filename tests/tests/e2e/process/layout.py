@@ -1,8 +1,8 @@
 """Reads the processes of packets by the published layout: `layout.py FILE` prints a line of JSON for each packet.
 
-It shares no code with trawl. Option 8 of a packet and the blocks are those of Wireshark: a custom block with enterprise number
-32622 has little-endian contents in files of either order. Of several descriptions of a process, the latest that began
-before the packet holds, else the earliest.
+It shares no code with trawl. Wireshark defines option 8 of a packet and the blocks: a custom block with enterprise
+number 32622 has little-endian contents in files of either order. Of several descriptions of a process, the latest that
+began before the packet holds, else the earliest.
 """
 
 import json

@@ -166,7 +166,7 @@ fn load_killed_half_way_restores_everything() {
         let process = Pid::from_child(&load);
         kill_process(process, signal).expect("it waits");
         load.wait().expect("a child");
-        wait_until("all is put back", || features(&lab) == before);
+        wait_until("all features are restored", || features(&lab) == before);
         drop(held);
         nothing_attached(&lab.line.left);
         // The next command succeeds.

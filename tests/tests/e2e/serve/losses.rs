@@ -95,7 +95,7 @@ fn drops_name_the_process() {
     let process = format!("process=\"{}\"", name.trim());
     let dropped = ["reason=\"SOCKET_RCVBUFF\"", &process];
     let counter = ["counter=\"UdpRcvbufErrors\""];
-    wait_until("the drops are as many as the counter says", || {
+    wait_until("the drops equal the counter", || {
         let text = metrics(&address);
         let dropped = value(&text, "trawl_drops_total", &dropped);
         dropped > 0 && dropped == value(&text, "trawl_kernel_losses_total", &counter)

@@ -79,9 +79,9 @@ fn killed_capture_leaves_the_program_alone() {
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--at", "both", "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(6);
-    assert_ne!(looking_at(&program), 0);
+    assert_ne!(tracing_links(&program), 0);
     capture.kill();
-    wait_until("nobody looks at the program", || looking_at(&program) == 0);
+    wait_until("no link traces the program", || tracing_links(&program) == 0);
     // Every recorded packet is in the file, and a new capture works like the first one.
     assert_eq!(Contents::read(&file).packets.len(), 6);
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "2", "-w", &file]);
@@ -92,7 +92,7 @@ fn killed_capture_leaves_the_program_alone() {
 }
 
 /// Returns the number of links to a function of the program. (bpftool shows them since version 7.2 only.)
-fn looking_at(program: &Attached) -> usize {
+fn tracing_links(program: &Attached) -> usize {
     let links = link::all_ids().into_iter();
     let open = links.filter_map(|id| link::open_by_id(id).ok());
     let targets = open.filter_map(|fd| info::link(fd.as_fd()).ok()?.function);
