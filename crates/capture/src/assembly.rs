@@ -113,11 +113,12 @@ const PROGRAMS_APART: usize = 16;
 impl Assembly {
     pub fn new(options: &CaptureOptions, host: HostFeatures, sites: usize) -> Result<Self> {
         let clock = if probe::has_tai_helper() { ProgramClock::Tai } else { ProgramClock::Monotonic };
-        let is_joined = options.joins || serves_many(options, sites);
-        let max = match is_joined {
-            true => RING_MAX_POINTS,
+        let has_many = options.joins || serves_many(options, sites);
+        let max = if has_many {
+            RING_MAX_POINTS
+        } else {
             // Counters use memory on each CPU.
-            false => (sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
+            (sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS)
         };
         Ok(Self {
             options: Rc::new(options.clone()),
@@ -309,11 +310,8 @@ impl Assembly {
 
     /// Returns the offset of a member in a kernel structure, for programs that look for packets seen by others.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> u32 {
-        match self.links == LINKS_NONE as u32 {
-            true => 0,
-            // Type information exists wherever the function does.
-            false => offset(structure, member),
-        }
+        // Type information exists wherever the function does.
+        if self.links == LINKS_NONE as u32 { 0 } else { offset(structure, member) }
     }
 
     /// Returns the offset of a member in a kernel structure, for programs that name processes.

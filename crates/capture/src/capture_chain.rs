@@ -53,9 +53,9 @@ impl CaptureSeat {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
         };
-        let row = last_taken(map.as_fd(), stride).map_err(cannot_look)? + 1;
+        let row = last_taken(map.as_fd(), stride).map_err(inspect_error)? + 1;
         if row >= SEATS {
-            return Err(used_up());
+            return Err(no_free_seat());
         }
         Ok(Some(Self { map: Arc::new(map), row, next: Some(row + 1), stride, seated: Vec::new() }))
     }
@@ -65,10 +65,10 @@ impl CaptureSeat {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
         };
-        let Some(next) = row_of(map.as_fd(), stride, attached).map_err(cannot_look)? else {
+        let Some(next) = row_of(map.as_fd(), stride, attached).map_err(inspect_error)? else {
             return Ok(None);
         };
-        let row = next.checked_sub(1).ok_or_else(used_up)?;
+        let row = next.checked_sub(1).ok_or_else(no_free_seat)?;
         Ok(Some(Self { map: Arc::new(map), row, next: Some(next), stride, seated: Vec::new() }))
     }
 
@@ -172,7 +172,7 @@ impl CaptureSeat {
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
             let next = self.program_after(offset);
-            // A failure loses nothing: the whole chain goes with its last holder.
+            // A failure is harmless: the kernel frees the whole chain with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }
     }
@@ -214,7 +214,7 @@ pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>
     let Some(map) = array_of(head, stride)? else {
         return Ok(None);
     };
-    let row = row_of(map.as_fd(), stride, head).map_err(cannot_look)?;
+    let row = row_of(map.as_fd(), stride, head).map_err(inspect_error)?;
     let seat = CaptureSeat {
         map: Arc::new(map),
         row: row.unwrap_or_default(),
@@ -224,7 +224,7 @@ pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>
     };
     let after = |slot| match seat.program_after(slot) {
         Some(program) => Ok(Some(program)),
-        None => seat.kept_before(slot).map_err(cannot_look),
+        None => seat.kept_before(slot).map_err(inspect_error),
     };
     (0..stride).map(after).collect::<Result<_>>().map(Some)
 }
@@ -233,7 +233,7 @@ pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>
 fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     let map = array_of(attached, stride)?;
     if let Some(map) = &map
-        && seated(map.as_fd(), stride).map_err(cannot_look)? >= CHAIN_SLOTS as u32
+        && seated(map.as_fd(), stride).map_err(inspect_error)? >= CHAIN_SLOTS as u32
     {
         let why = format!("{CHAIN_SLOTS} captures already share it");
         return Err(Error::failed("cannot join the captures on this hook", why).fix("end one of them"));
@@ -241,12 +241,12 @@ fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     Ok(map)
 }
 
-fn cannot_look(error: io::Error) -> Error {
+fn inspect_error(error: io::Error) -> Error {
     Error::os("cannot inspect a chain of captures", error)
 }
 
-fn used_up() -> Error {
-    let why = format!("all {SEATS} seats since the first capture are used");
+fn no_free_seat() -> Error {
+    let why = format!("all {SEATS} places in their chain are used");
     Error::failed("cannot join the captures on this hook", why).fix("end all of these captures, then start them again")
 }
 
@@ -270,7 +270,7 @@ fn program_at(chain: BorrowedFd<'_>, index: u32) -> Option<OwnedFd> {
 /// Capabilities needed to exchange programs, which are opened by number.
 pub const TO_EXCHANGE_PROGRAMS: Capabilities = Capabilities::BPF.union(Capabilities::SYS_ADMIN);
 
-/// Hands a seat in a chain to the next program.
+/// Task that hands a seat in a chain to the next program.
 #[derive(Debug)]
 struct LeaveChain {
     own: u32,
@@ -294,7 +294,7 @@ impl Undo for LeaveChain {
     }
 }
 
-/// Hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors;
+/// Task that hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors;
 /// the task is over when the capture drops the link.
 #[derive(Debug)]
 struct HandOver {

@@ -24,7 +24,7 @@ pub struct CaptureSite {
     pub label: String,
     pub namespace: Option<Namespace>,
     pub interface: Interface,
-    /// True if found by `-i any`: the packet tap is good enough there if no other tap works.
+    /// True if a pattern such as `-i any` matched the interface: if no other tap works there, the packet tap is used.
     pub one_of_any: bool,
     /// The Kubernetes pod whose packets are captured here.
     pub pod: Option<Arc<Pod>>,
@@ -115,7 +115,7 @@ impl CaptureSite {
     /// Returns an error if this process may not open other processes' programs.
     pub(crate) fn missing_right(&self) -> Option<Error> {
         let (why, how) = lack_of(&[Capability::SysAdmin])?;
-        let what = format!("cannot look at the XDP program on {}", self.label);
+        let what = format!("cannot inspect the XDP program on {}", self.label);
         Some(Error::failed(what, why).fix(how))
     }
 

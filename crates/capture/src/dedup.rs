@@ -60,18 +60,19 @@ impl Dedup {
         }
     }
 
-    /// Returns whether another point has seen the packet within the window.
+    /// Records a sighting. Returns true if another point has seen the packet within the window.
     pub fn is_seen(&mut self, sighting: &Sighting<'_>) -> bool {
         let Sighting { interface, direction, link_type, captured, time_ns } = *sighting;
         let parts = bridged(link_type, captured);
         let (one, other) = &self.hashers;
         let content = (one.hash_one(parts.same), other.hash_one(parts.same));
-        // A port that mirrors others, and a capture on all interfaces, show points by the link header alone.
+        // On a mirror port, and in a capture on all interfaces, only the link header distinguishes the points.
         let point = one.hash_one((interface, direction == Some(Direction::Out), parts.link));
-        self.joins(content, point, time_ns)
+        self.is_further(content, point, time_ns)
     }
 
-    fn joins(&mut self, content: Content, point: u64, time_ns: u64) -> bool {
+    /// Records a sighting. Returns true if it belongs to a packet that another point has seen.
+    fn is_further(&mut self, content: Content, point: u64, time_ns: u64) -> bool {
         self.forget(time_ns);
         let alike = self.packets.entry(content).or_default();
         let is_other =
@@ -208,7 +209,7 @@ mod tests {
         let mut dedup = Dedup::new(Duration::from_nanos(WINDOW_NS));
         let stays = |(_, sighting): &(usize, &(u64, u64, u64))| {
             let (content, point, time) = **sighting;
-            !dedup.joins((content, content), point, time)
+            !dedup.is_further((content, content), point, time)
         };
         let kept = sightings.iter().enumerate().filter(stays);
         kept.map(|(index, _)| index).collect()
@@ -239,10 +240,10 @@ mod tests {
     fn memory_is_bounded() {
         let mut dedup = Dedup::new(Duration::from_secs(3600));
         for number in 0..REMEMBERED as u64 + 10 {
-            assert!(!dedup.joins((number, 0), 1, number));
+            assert!(!dedup.is_further((number, 0), 1, number));
         }
         assert!(dedup.order.len() <= REMEMBERED && dedup.packets.len() <= REMEMBERED);
-        assert!(!dedup.joins((0, 0), 2, REMEMBERED as u64), "the first was forgotten");
+        assert!(!dedup.is_further((0, 0), 2, REMEMBERED as u64), "the first was forgotten");
     }
 
     /// Returns the blocks of three interfaces, and of a packet for each interface, milliseconds and content.

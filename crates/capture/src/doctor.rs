@@ -130,7 +130,7 @@ fn dpdk_helper() -> Finding {
     const BUILD: &str = "make build-dpdk";
     let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
     let useless = |program: PathBuf, why: &str| {
-        let text = format!("the dpdk tap is not installed: {}", program.display());
+        let text = format!("the dpdk tap cannot be used: {}", program.display());
         new(CheckState::Warn, text).why(why).fix(BUILD)
     };
     match dpdk::presence() {
@@ -139,7 +139,7 @@ fn dpdk_helper() -> Finding {
         }
         Presence::NotThere => new(CheckState::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD),
         Presence::DoesNotRun { program, said } => useless(program, &format!("it does not run: {said}")),
-        Presence::OtherBuild { program } => useless(program, "it is of another build of trawl"),
+        Presence::OtherBuild { program } => useless(program, "it belongs to another build of trawl"),
     }
 }
 
@@ -159,7 +159,8 @@ fn capability(capability: Capability) -> Finding {
     }
 }
 
-/// Returns the kernel's answer about a feature. Tracing programs are useless without others that they need.
+/// Returns the kernel's answer about a feature. For a supported tracing program, the answer is a refusal if the kernel
+/// refuses another program that the tap needs too.
 fn answer_of(feature: KernelFeature) -> &'static ProbeAnswer {
     let answer = feature.probe();
     match feature {
@@ -176,7 +177,7 @@ fn judge(feature: KernelFeature, answer: &ProbeAnswer) -> Finding {
     let state = if ESSENTIAL.contains(&feature) { CheckState::Problem } else { CheckState::Warn };
     let verb = match answer {
         ProbeAnswer::Refused { .. } => "refused",
-        _ => "not there",
+        _ => "unavailable",
     };
     let finding = new(state, format!("{verb}: {}", feature.purpose())).why(why);
     match fix(feature, answer) {

@@ -18,7 +18,7 @@ use crate::taps::watch::BlindCause;
 use trawl_plan::options::TriggerPlan;
 use trawl_sys::words::path_word;
 
-/// Defines [`Event`]. Each variant has its sentence behind it, as the arguments of `write!`.
+/// Defines [`Event`]. Each variant is followed by its sentence, as the arguments of `write!`.
 macro_rules! events {
     ($($(#[$about:meta])*
        $name:ident $({ $($(#[$field_about:meta])* $field:ident: $kind:ty),+ $(,)? })? $(($value:ident: $payload:ty))?
@@ -180,14 +180,15 @@ events! {
         device: String,
         /// False if its filters select only some packets.
         every_packet: bool,
-    } => ("{interface}: {}", match every_packet {
-        true => format!(
+    } => ("{interface}: {}", if *every_packet {
+        format!(
             "packets carry the network card's time if the card is set to stamp them: hwstamp_ctl -i {device} -r 1"
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "the network card stamps only packets that its filters select (ethtool -T {device} lists them); \
              all others carry the system's time"
-        ),
+        )
     });
     /// The system stamps packets, since neither card nor library does.
     SystemStamps { interface: String, library: Option<String> } => ("{interface}: {}", match library {
@@ -247,19 +248,20 @@ events! {
         taps: Vec<String>,
         /// The kernel does not let programs recognise packets.
         needs_kernel: bool,
-    } => ("--once keeps all records of {}: {}", taps.join(", "), match needs_kernel {
-        true => "programs recognise packets since Linux 6.2",
-        false => "only taps with a BPF program recognise packets that another tap has seen; use --tap tc or xdp",
+    } => ("--once keeps all records of {}: {}", taps.join(", "), if *needs_kernel {
+        "programs recognise packets since Linux 6.2"
+    } else {
+        "only taps with a BPF program recognise packets that another tap has seen; use --tap tc or xdp"
     });
 
     // Processes.
 
-    /// Kernel functions that distinguish losses from other ends of packets, and find no room in the table.
+    /// The table has no room for all kernel functions that distinguish losses from other ends of packets.
     DropFunctionsLeft { like: String, left: usize }
         => ("packets that the kernel frees in some variants of {like} may count as dropped although they are not: \
              the kernel has {left} more such functions than trawl can look for");
-    /// Packets whose process is unknown, recorded and left out; connections that a selected process was given after
-    /// packets of them were left out; and processes of packets that are not described.
+    /// Packets whose process is unknown, recorded and left out; connections whose first packets were left out before a
+    /// selected process received them; and processes of packets that are not described.
     ProcessesUnknown { recorded: u64, left_out: u64, begun_before: u64, undescribed: u64 }
         => ("{}", unknown_processes([*recorded, *left_out, *begun_before, *undescribed]));
     /// Some uses of sockets by processes are not seen.
@@ -316,12 +318,12 @@ events! {
         tls: bool,
         /// True if the kernel chose the port.
         any_port: bool,
-    } => ("{output}: waiting for readers{}", match tls {
-        true => " with TLS and a certificate".to_owned(),
-        false if address.ip().is_unspecified() => {
-            format!(", for example: wireshark -k -i TCP@HOST:{}", address.port())
-        }
-        false => format!(", for example: wireshark -k -i TCP@{address}"),
+    } => ("{output}: waiting for readers{}", if *tls {
+        " with TLS and a certificate".to_owned()
+    } else if address.ip().is_unspecified() {
+        format!(", for example: wireshark -k -i TCP@HOST:{}", address.port())
+    } else {
+        format!(", for example: wireshark -k -i TCP@{address}")
     });
     /// Readers of an output cause this traffic.
     OwnTraffic {
@@ -556,7 +558,7 @@ pub struct OutputSummary {
     pub name: String,
     /// Recorded packets in this output; `lost` counts the others.
     pub recorded: u64,
-    /// Packets that came while no reader was connected.
+    /// Packets that arrived while no reader was connected.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_kept: u64,
     pub lost: u64,
@@ -594,7 +596,7 @@ pub struct ReaderSummary {
     pub output: String,
     pub reader: SocketAddr,
     pub sent: u64,
-    /// Packets that came while it was connected, and were not sent to it.
+    /// Packets that arrived while it was connected, and were not sent to it.
     pub lost: u64,
     /// Reason for which it left before the end.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -175,7 +175,7 @@ impl Compile for Filter {
     }
 }
 
-/// Returns the instructions for a packet or the one in its tunnel; `None` unless both can be meant.
+/// Returns the instructions that match a packet or the one in its tunnel; `None` if the filter applies to one of them.
 fn either(
     filter: &Filter,
     options: &expression::CompilerOptions,

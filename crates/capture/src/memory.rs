@@ -24,7 +24,7 @@ pub fn with_readers(memory: Memory) -> Result<(Memory, usize)> {
     let rings = Memory { size: MemorySize::Total(all as u64 / 4 * 3), ..memory };
     Ok(match on_this_host(rings) {
         Ok(geometry) => (rings, all - geometry.pool_size),
-        // Rings of the least size are not made smaller.
+        // Rings of the minimum size cannot shrink.
         Err(_) => (memory, all / 4),
     })
 }

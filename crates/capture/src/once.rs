@@ -15,7 +15,7 @@ use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Result;
 
-/// Most bytes of records that wait; more are written earlier.
+/// Maximum bytes of waiting records; above it, the oldest records are written early.
 const WAITING_MOST: usize = 64 << 20;
 /// Time for which the identifiers of written records are remembered: programs recognise packets for a second.
 const REMEMBERED: Duration = Duration::from_secs(2);
@@ -108,7 +108,7 @@ impl Once {
         });
     }
 
-    /// Appends the records that have waited long enough.
+    /// Appends the records that have waited long enough, and forgets old identifiers.
     fn release(&mut self, now: Instant, wait: Duration, out: &mut Vec<u8>) {
         while let Some(record) = self.waiting.front()
             && (self.bytes > WAITING_MOST || now.duration_since(record.since) >= wait)

@@ -1,4 +1,4 @@
-//! The traffic between a capture and the readers of its packets: to record it would make more of it.
+//! The traffic between a capture and the readers of its packets. Recording this traffic would cause more of it.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,8 @@ use trawl_plan::filter::Filter;
 /// Returns an expression for the traffic between readers and this address, if one of the interfaces may carry it.
 pub fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String> {
     let ip = address.ip().to_canonical();
-    // The expression has no meaning for other frames, and devices of a library alone do not carry the host's
-    // connections.
+    // The expression has no meaning for other frames, and a device that only a library knows does not carry the
+    // host's connections.
     let passes = |CaptureSite { interface, .. }: &CaptureSite| {
         (interface.loopback || !ip.is_loopback())
             && interface.index > 0
@@ -21,9 +21,9 @@ pub fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String>
     sites.iter().any(passes).then(|| if ip.is_unspecified() { port } else { format!("{port} and host {ip}") })
 }
 
-/// Leaves out traffic besides the filter, of which only expressions can be changed.
+/// Makes the filter reject this traffic too. Returns false if the filter is not an expression, and cannot be extended.
 pub fn leave_out(filter: &mut Option<Filter>, traffic: &str) -> bool {
-    // In front, since `vlan` and `mpls` change the meaning of what follows them.
+    // The new condition comes first, since `vlan` and `mpls` change the meaning of what follows them.
     let text = match filter {
         None => format!("not ({traffic})"),
         Some(Filter::Expression(text)) => format!("not ({traffic}) and ({text})"),

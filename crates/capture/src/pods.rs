@@ -21,7 +21,7 @@ use trawl_sys::{Error, Result};
 use crate::event::Event;
 use crate::pod_in;
 
-use runtime::{Info, Runtime, choose, trouble};
+use runtime::{Info, Runtime, cannot_capture, choose};
 
 /// A running pod of the capture.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,11 +33,11 @@ struct FoundPod {
 /// The network of a pod.
 #[derive(Debug, Serialize, Deserialize)]
 enum PodNetwork {
-    /// Its own, with the interfaces at which it is captured.
+    /// A network of its own, with the interfaces at which the pod is captured.
     Own(Vec<String>),
-    /// The host's; a process of the pod.
+    /// The host's network, with the number of a process of the pod.
     Host(u32),
-    /// Why it is unknown.
+    /// An unknown network, with the reason.
     Unknown(String),
 }
 
@@ -65,7 +65,7 @@ pub fn find(plan: &mut CapturePlan) -> Result<Pods> {
     {
         let Some(group) = group_of(*process) else {
             let why = "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
-            return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
+            return Err(Error::failed(cannot_capture(pod), why).fix("name the host's interface with -i"));
         };
         plan.options.process.get_or_insert_default().cgroup = Some(group);
         plan.sources.pods.clear();
@@ -88,19 +88,19 @@ pub fn find(plan: &mut CapturePlan) -> Result<Pods> {
         |one: &&FoundPod| matches!(one.at, PodNetwork::Host(_)) && is_named(&one.pod) && !plan.sources.awaits_pods;
     if let Some(one) = found.iter().find(refused) {
         let why = "it uses the host's network: it has no interface of its own";
-        return Err(Error::failed(trouble(&one.pod), why)
+        return Err(Error::failed(cannot_capture(&one.pod), why)
             .fix("capture it without other pods, or name the host's interface with -i"));
     }
     let (interfaces, events) = interfaces(found);
     if interfaces.is_empty() && plan.sources.names.is_empty() && !plan.options.joins {
         let wanted = plan.sources.pods.join(", ");
         let why = "no such pod with a network of its own runs here";
-        return Err(Error::failed(trouble(wanted), why).fix("crictl pods lists the pods of this host"));
+        return Err(Error::failed(cannot_capture(wanted), why).fix("crictl pods lists the pods of this host"));
     }
     Ok(Pods { interfaces, on_host: None, events: awaited.into_iter().chain(events).collect() })
 }
 
-/// Returns the interfaces of pods, and what is to say about the pods without.
+/// Returns the interfaces of pods, and an event for each pod without.
 fn interfaces(found: Vec<FoundPod>) -> (Vec<(String, Arc<Pod>)>, Vec<Event>) {
     let (mut interfaces, mut events) = (Vec::new(), Vec::new());
     for one in found {
@@ -129,29 +129,30 @@ fn group_of(process: u32) -> Option<String> {
 }
 
 /// Interval between two queries of the runtime.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A process that finds pods that start later, since the capture may execute no programs. It does not hold up the
-/// capture.
+/// A process that finds pods that start later, since the capture itself may not execute programs. The capture does not
+/// wait for it.
 #[derive(Debug)]
 pub struct PodWatcher {
     helper: Helper,
-    /// True if pods may start that were not there.
+    /// True if further pods may match later.
     may_grow: bool,
     /// True until the last query is answered.
     is_asked: bool,
     last: Option<Instant>,
     /// The names of the pods' interfaces at the last answer.
     names: Vec<String>,
-    said: HashSet<String>,
+    /// The events reported so far.
+    reported: HashSet<String>,
 }
 
 /// Capabilities needed to open the network namespace of a pod.
 const KEPT: Capabilities = Capabilities::SYS_ADMIN.union(Capabilities::SYS_PTRACE).union(Capabilities::DAC_READ_SEARCH);
 
 impl PodWatcher {
-    /// Starts the process, before any thread; returns `None` without pods. `said` are the events so far.
-    pub fn start(sources: &Sources, said: &[Event]) -> Option<Self> {
+    /// Starts the process, before any thread; returns `None` without pods. `reported` are the events so far.
+    pub fn start(sources: &Sources, reported: &[Event]) -> Option<Self> {
         if sources.pods.is_empty() {
             return None;
         }
@@ -165,7 +166,7 @@ impl PodWatcher {
             is_asked: false,
             last: None,
             names: Vec::new(),
-            said: said.iter().map(ToString::to_string).collect(),
+            reported: reported.iter().map(ToString::to_string).collect(),
         })
     }
 
@@ -174,7 +175,7 @@ impl PodWatcher {
     pub fn interfaces(
         &mut self,
         is_known: impl Fn(&str) -> bool,
-        say: &mut dyn FnMut(Event),
+        report: &mut dyn FnMut(Event),
     ) -> Vec<(String, Arc<Pod>)> {
         let mut interfaces = Vec::new();
         if self.is_asked
@@ -184,13 +185,13 @@ impl PodWatcher {
             let bytes = answer.and_then(HelperAnswer::read).unwrap_or_default();
             let found = serde_json::from_slice(&bytes).unwrap_or_default();
             let (all, events) = self::interfaces(found);
-            let is_new = |event: &Event| self.said.insert(event.to_string());
-            events.into_iter().filter(is_new).for_each(say);
+            let is_new = |event: &Event| self.reported.insert(event.to_string());
+            events.into_iter().filter(is_new).for_each(report);
             self.names = all.iter().map(|(name, _)| name.clone()).collect();
             interfaces = all;
         }
         let are_known = !self.names.is_empty() && self.names.iter().all(|name| is_known(name));
-        let is_due = self.last.is_none_or(|last| last.elapsed() >= LOOK_EVERY);
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= QUERY_INTERVAL);
         if is_due && !self.is_asked && (self.may_grow || !are_known) {
             self.is_asked = self.helper.request(b"pods").is_ok();
             self.last = Some(Instant::now());

@@ -39,7 +39,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Returns the event that packets are being recorded here.
+    /// Returns the event which reports that packets are being recorded here.
     pub fn capturing(&self) -> Event {
         Event::Capturing { interface: self.label.clone(), hook: self.hook.clone(), mode: self.mode.to_owned() }
     }

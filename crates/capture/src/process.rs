@@ -25,14 +25,15 @@ use trawl_sys::{Error, Result, clock, netns, process};
 use crate::event::Event;
 use trawl_plan::options::{ProcessDetail, ProcessPlan};
 
-/// Number of processes above which first those are forgotten that no packet has named, and then all.
+/// Maximum number of remembered processes. Above it, the stage forgets the processes that no packet has named; if too
+/// many are left, it forgets all.
 const MOST_KNOWN: usize = 65_536;
 /// Resolution of start times in /proc.
 const START_RESOLUTION_NS: u64 = 10_000_000;
 /// Length of the hexadecimal number that names a container.
 const CONTAINER_DIGITS: usize = 64;
 
-/// The attached programs, and what they find about processes.
+/// The attached programs that find the process of each packet.
 #[derive(Debug)]
 pub struct Processes {
     pub watch: ProcessWatch,
@@ -129,7 +130,7 @@ pub fn pod_in(path: &str) -> Option<String> {
 }
 
 /// Reasons to name the owner of a socket, by the kernel programs' numbers. An owner that used the socket is certain.
-const HOW: [Option<Owner>; 6] =
+const OWNERS: [Option<Owner>; 6] =
     [None, None, Some(Owner::Listener), Some(Owner::Existing), Some(Owner::Shared), Some(Owner::Sender)];
 
 /// Descriptions of the processes with one number.
@@ -147,7 +148,7 @@ impl Known {
     }
 }
 
-/// Describes processes, in front of the packets that name them or on request.
+/// Stage that describes processes, before the packets that name them or on request.
 #[derive(Debug)]
 pub struct ProcessStage {
     processes: Rc<Processes>,
@@ -184,13 +185,13 @@ impl ProcessStage {
         }
     }
 
-    /// Takes in what happened since the last call, and appends the new descriptions.
+    /// Reads the programs' events since the last call, and appends the new descriptions.
     fn describe_events(&mut self) {
         for event in self.processes.watch.events() {
             match event.kind as usize {
                 PROCESS_FOUND | PROCESS_LISTED => self.describe(&event, true),
                 PROCESS_EXECUTED => self.describe(&event, false),
-                PROCESS_NAMED => self.name(event.process),
+                PROCESS_NAMED => self.note_named(event.process),
                 _ => {}
             }
         }
@@ -202,7 +203,7 @@ impl ProcessStage {
         }
     }
 
-    /// Takes in what happened since the last call.
+    /// Reads the programs' events since the last call.
     pub fn refresh(&mut self) {
         self.describe_events();
         self.out.clear();
@@ -214,7 +215,7 @@ impl ProcessStage {
 
     /// Returns the last description of a process.
     pub fn find(&mut self, id: u32) -> Option<&Process> {
-        self.name(id);
+        self.note_named(id);
         self.out.clear();
         self.known.get(&id)?.all.last()
     }
@@ -229,7 +230,7 @@ impl ProcessStage {
         let now = self.boot + clock::since_boot();
         let known = self.known.entry(event.process).or_default();
         let was_undescribed = known.is_undescribed();
-        // It was described from /proc, whose times have this resolution, or was forgotten by the programs.
+        // An earlier description came from /proc, whose times have this resolution, or the programs forgot the process.
         let is_same = |one: &Process| {
             let (one, other) = (one.start_ns.unwrap_or(0), process.start_ns.unwrap_or(0));
             one.abs_diff(other) <= START_RESOLUTION_NS
@@ -255,13 +256,14 @@ impl ProcessStage {
         known.all.push(process);
     }
 
-    fn name(&mut self, id: u32) {
+    /// Notes that a packet or a caller named the process, and appends its descriptions the first time.
+    fn note_named(&mut self, id: u32) {
         let known = self.known.entry(id).or_default();
         if known.is_named {
             return;
         }
         known.is_named = true;
-        // It had its sockets before the capture began.
+        // A process without an event had its sockets before the capture began.
         let is_new = known.all.is_empty();
         if is_new && self.has_numbers {
             let is_full = self.detail == ProcessDetail::Full;
@@ -308,7 +310,7 @@ impl ProcessStage {
         };
         let command: Vec<u8> = event.command.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let command = &command[..command.len().min(event.command_length as usize)];
-        let comment = comment(self.path_of(event.cgroup), event.process, event.inner);
+        let comment = cgroup_comment(self.path_of(event.cgroup), event.process, event.inner);
         Process {
             id: event.process,
             name: Some(text_in(&event.name)),
@@ -357,7 +359,7 @@ impl ProcessStage {
         let number = || (cgroup != 0).then(|| cgroup.to_string().into());
         let note = SocketNote {
             cookie: Some(u64::from_le_bytes(*cookie)),
-            owner: HOW.get(u32::from_le_bytes(*how) as usize).copied().flatten(),
+            owner: OWNERS.get(u32::from_le_bytes(*how) as usize).copied().flatten(),
             cgroup: self.path_of(cgroup).map(Cow::from).or_else(number),
         };
         Some(note.text())
@@ -398,7 +400,8 @@ impl Stage for ProcessStage {
         pressure
     }
 
-    /// Takes in descriptions while no packets come, because their memory is small. They precede the next packet.
+    /// Reads events while no packets arrive as well, because the events' buffer is small. The descriptions precede the
+    /// next packet.
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
         if self.has_begun {
             self.describe_events();
@@ -414,9 +417,9 @@ fn write_process(out: &mut Vec<u8>, detail: ProcessDetail, process: &Process) {
     }
 }
 
-/// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own
-/// namespace.
-fn comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
+/// Returns a comment with the facts that no field of the block holds: the container, the pod, the cgroup, and the
+/// number in the process's own namespace.
+fn cgroup_comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
     let pod = path.and_then(pod_in);
     let note = CgroupNote {
         container: path.and_then(container_in).map(|id| &id[..12]),
@@ -490,7 +493,7 @@ fn running(id: u32, with_command: bool, boot: u64, users: &HashMap<u32, String>)
         user_id,
         user: user_id.and_then(|id| users.get(&id).cloned()),
         start_ns: process::started(id).map(|ticks| boot + process::nanoseconds_of(ticks)),
-        comment: comment(cgroup, id, inner.unwrap_or(id)),
+        comment: cgroup_comment(cgroup, id, inner.unwrap_or(id)),
     })
 }
 

@@ -11,7 +11,7 @@ use trawl_plan::options::{CaptureOptions, Sample};
 /// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
 /// bpf/lib/filter.h.
 const ATTEMPTS: usize = 4;
-/// Seconds ahead beyond which a state predates a backward step of the clock.
+/// A state more than this many seconds in the future was written before the clock was set back.
 const CLOCK_STEP: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Sampling {
         }
     }
 
-    /// Decides on a packet, and counts it at its point if it is not wanted. `time` is the packet's, since packets are
-    /// read in blocks, unless it is the network card's: that clock may differ.
+    /// Decides on a packet, and counts it at its point if it is not wanted. `time` is the packet's time stamp, because
+    /// packets are read in blocks; it is `None` for a stamp of the network card, whose clock may differ.
     pub fn admits(&mut self, time: Option<u64>, producer: &mut Producer, slot: u32) -> bool {
         let sampled = self.choose_at(time.unwrap_or_else(clock::wall));
         match sampled {
@@ -91,7 +91,7 @@ pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
     (interval, (SECOND / 100).saturating_sub(interval))
 }
 
-/// A rate limit. Each record moves the time at which the next is due; a record too far ahead of it is not made. Times
+/// A rate limit. Each record moves the time at which the next is due; a record that would be too early is not made. Times
 /// are in 1/64 ns.
 #[derive(Debug)]
 struct Rate {

@@ -110,7 +110,8 @@ impl Entries {
 }
 
 impl SecondLook {
-    /// Returns `None` if the error has another cause. Fails if the second filter cannot decide like the kernel.
+    /// Creates the filter that replaces a refused one; `None` if the error has another cause. Fails if it could not decide
+    /// like the kernel's filter.
     pub fn instead_of(error: &Error, sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         if error.refusal().is_none() || options.filter.is_none() {
             return Ok(None);
@@ -145,7 +146,7 @@ impl SecondLook {
     /// Returns the options without the parts done in user space.
     pub fn in_kernel(&self, options: &CaptureOptions) -> CaptureOptions {
         let all = CaptureOptions {
-            // Merged records are counted behind this stage.
+            // Merged records are counted after this stage.
             count: options.count.filter(|_| options.merges()),
             ..options.clone()
         };
@@ -296,7 +297,7 @@ impl SecondLook {
         if from < to { next.write(Blocks::Bytes(&bytes[from..to])).map_err(|error| (to, error)) } else { Ok(pressure) }
     }
 
-    /// Returns the most bytes that are kept of a packet.
+    /// Returns the maximum number of bytes that are kept of a packet.
     fn extent(&self, packet: &EnhancedPacket<'_>) -> u32 {
         if !self.headers {
             return self.snaplen;

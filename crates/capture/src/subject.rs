@@ -1,4 +1,4 @@
-//! `-- COMMAND`: a command in a cgroup of its own, until whose end its packets alone are captured.
+//! `-- COMMAND`: runs a command in a cgroup of its own. The capture records only the command's packets, until it ends.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -24,25 +24,24 @@ use crate::capture_site::CaptureSite;
 use crate::session::Attached;
 use trawl_plan::options::CaptureOptions;
 
-/// Time after the command's end in which its connections are closed.
+/// Time for which the capture continues after the command's end, while its connections are closed.
 const LAST_PACKETS: Duration = Duration::from_millis(200);
-/// Time in which a command ends that was asked to.
+/// Maximum time to wait for a command that was asked to end.
 const TO_END: Duration = Duration::from_secs(2);
-/// Interval at which its processes' network namespaces are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Capabilities with which a capture joins the network namespaces of a command: processes, also of other users, lead to
-/// them.
+/// Interval between two reads of the network namespaces of its processes.
+const READ_INTERVAL: Duration = Duration::from_millis(1);
+/// Capabilities needed to join the network namespaces of a command, through its processes, which other users may own.
 pub const TO_ENTER: Capabilities =
     Capabilities::SYS_PTRACE.union(Capabilities::KILL).union(Capabilities::SYS_ADMIN).union(Capabilities::NET_ADMIN);
-/// Capabilities that let processes of other users go on, and remove the cgroup.
+/// Capabilities needed to resume processes of other users, and to remove the cgroup.
 const TO_VACATE: Capabilities = Capabilities::KILL
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_OVERRIDE)
     .union(Capabilities::DAC_READ_SEARCH);
-/// Longest time for which its processes wait for a capture in a new namespace.
+/// Maximum time for which its processes wait until a new namespace is captured.
 const TO_JOIN: Duration = Duration::from_secs(10);
 
-/// Most namespaces of a command that are held open.
+/// Maximum number of namespaces of a command that are held open.
 const MOST_HELD: usize = 64;
 
 /// Exit status if the command could not be started.
@@ -64,13 +63,13 @@ pub struct Subject {
 /// The end of a command.
 #[derive(Debug, Default)]
 pub struct CommandEnd {
-    /// Its exit status, as a shell gives it: 128 and the number of the signal that ended it. If trawl ends first, it is
-    /// 0.
+    /// Its exit status, as in a shell: 128 plus the number of the signal that ended it. 0 if trawl ends first.
     pub status: u8,
     /// Set if it failed, or could not be started.
     pub failure: Option<String>,
 }
 
+/// Task that removes the command's cgroup.
 #[derive(Debug)]
 struct Vacate(Arc<Group>);
 
@@ -90,11 +89,12 @@ impl Undo for Vacate {
     }
 }
 
-/// Makes processes stop no more: the programs may run for a moment longer than a killed trawl.
+/// Task that lets processes enter new namespaces without being stopped: the programs that stop them may outlive a killed
+/// trawl for a moment.
 #[derive(Debug)]
-struct StopNoMore(Arc<KnownNamespaces>);
+struct EndStopping(Arc<KnownNamespaces>);
 
-impl Undo for StopNoMore {
+impl Undo for EndStopping {
     fn undo(&self) -> Result<()> {
         self.0.forget()
     }
@@ -105,8 +105,8 @@ impl Undo for StopNoMore {
 }
 
 impl Subject {
-    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. With `joins`,
-    /// the capture joins its network namespaces.
+    /// Starts the command, as `user` if one is given, and holds it until `begin`. Limits the capture to its packets; with
+    /// `joins`, the capture joins its network namespaces.
     pub fn prepare(
         words: &[String],
         options: &mut CaptureOptions,
@@ -136,20 +136,20 @@ impl Subject {
 
     /// Makes the command's processes wait in new network namespaces until those are captured.
     pub fn watch(&mut self, attached: &Attached) -> Result<()> {
-        // Without the spaces, no thread would let the processes go on.
+        // Without the spaces, no thread would resume the processes.
         let Some(spaces) = &self.spaces else {
             return Ok(());
         };
         if let Some(known) = attached.stop_in_unknown_namespaces()? {
             let known = Arc::new(known);
-            let undo = StopNoMore(Arc::clone(&known));
+            let undo = EndStopping(Arc::clone(&known));
             self.warden.watch([Box::new(undo) as Box<dyn Undo>])?;
             spaces.known.get_or_init(|| known);
         }
         Ok(())
     }
 
-    /// Lets the command begin: its packets are seen now.
+    /// Releases the command, once its packets are seen.
     pub fn begin(&mut self) {
         if let Some(spaces) = &self.spaces {
             spaces.watched.call_once(|| Spaces::watch(spaces));
@@ -253,7 +253,7 @@ impl Spaces {
         all
     }
 
-    /// Starts a thread that looks for namespaces. Processes in a new one stand still until its interfaces are captured.
+    /// Starts a thread that finds new namespaces, and stops the processes in them until their interfaces are captured.
     fn watch(spaces: &Arc<Self>) {
         let spaces = Arc::clone(spaces);
         let own = identity_of("self");
@@ -265,13 +265,13 @@ impl Spaces {
                     if known.insert(identity) {
                         spaces.wait_for_join(&processes);
                         spaces.note([identity]);
-                        // Further ones were stopped as they began.
+                        // The kernel's programs stopped further processes as they entered.
                         for process in spaces.all().remove(&identity).unwrap_or_default() {
                             let _ = process::resume(process);
                         }
                     }
                 }
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(READ_INTERVAL);
             }
         });
     }
@@ -300,12 +300,12 @@ impl Spaces {
             && began.elapsed() < TO_JOIN
             && !self.is_over.load(Ordering::Relaxed)
         {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(READ_INTERVAL);
         }
     }
 
-    /// Returns true if processes wait for interfaces to be captured. What the last call of `appeared` found is captured
-    /// by now.
+    /// Returns true if processes wait for interfaces to be captured. The interfaces that `appeared`
+    /// last returned are captured by the next call.
     pub fn is_urgent(&self) -> bool {
         let joined = self.joining.load(Ordering::Relaxed);
         self.joined.store(joined, Ordering::Relaxed);

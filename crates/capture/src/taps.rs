@@ -1,5 +1,5 @@
-//! The taps, a file or folder each, and their table: what each sees, provides and needs. Refusals of a capture, `trawl
-//! taps` and the guide's matrix come from it.
+//! The taps, a file or folder each, and their table: what each sees, provides and needs. The table is the source of the
+//! refusals of a capture, of `trawl taps` and of the guide's matrix.
 
 pub mod dpdk;
 pub mod drop;

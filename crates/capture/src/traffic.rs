@@ -16,7 +16,7 @@ pub use crate::process::cgroups;
 use crate::process::{self, ProcessStage};
 use trawl_plan::options::{ProcessDetail, ProcessPlan};
 
-/// The attached programs, and what they find about processes.
+/// The attached programs, and descriptions of the processes that they find.
 #[derive(Debug)]
 pub struct TrafficWatch {
     traffic: ProcessTraffic,
@@ -25,7 +25,7 @@ pub struct TrafficWatch {
     pub unseen: Option<Event>,
 }
 
-/// A process with traffic, or all ended processes of one name and container; neither, if no process is known to own the
+/// A process with traffic, or all ended processes of one name and container; empty if no process is known to own the
 /// sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
@@ -37,7 +37,7 @@ pub struct Counted {
 }
 
 impl TrafficWatch {
-    /// Begins to count, below the root of the cgroups.
+    /// Attaches the programs at the root of the cgroups, and starts counting.
     pub fn attach(cgroups: Root) -> Result<Self> {
         let processes = process::attach(&ProcessPlan::default(), cgroups)?;
         let traffic = ProcessTraffic::attach(processes.cgroups.as_fd(), &processes.watch)?;
@@ -48,8 +48,8 @@ impl TrafficWatch {
         })
     }
 
-    /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, by the
-    /// numbers of their namespaces and their own.
+    /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, given by
+    /// the number of the namespace and the interface's index.
     pub fn take(&mut self, sites: Option<&HashSet<(u32, u32)>>) -> Result<Vec<(Counted, Traffic)>> {
         let mut sums: BTreeMap<u32, Traffic> = BTreeMap::new();
         for (key, traffic) in self.traffic.take()? {
@@ -90,12 +90,12 @@ impl TrafficWatch {
         (name, container.map(str::to_owned))
     }
 
-    /// The programs that find the owners of sockets, for others that use them too.
+    /// Returns the programs that find the owners of sockets, so that other programs can use their maps.
     pub fn owners(&self) -> &ProcessWatch {
         &self.descriptions.processes().watch
     }
 
-    /// Takes in what happened to processes, before its memory is full.
+    /// Reads the programs' events about processes, before their buffer is full.
     pub fn refresh(&mut self) {
         self.descriptions.refresh();
     }

@@ -31,7 +31,8 @@ const LATE_NS: u64 = 120_000_000;
 const PIECE: usize = 16 << 20;
 /// Time that a piece waits for a busy sink.
 const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Interval between two queries of a busy sink.
+const QUERY_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct Trigger {
@@ -57,7 +58,7 @@ pub(crate) struct Trigger {
     foreign_clock: bool,
     /// Last answer of the next writer.
     pressure: Pressure,
-    /// Packets that came with an error.
+    /// Packets that were not handed on because of an error.
     unwritten: Counts,
     /// Received packets, and packets handed on.
     received: Counts,
@@ -132,7 +133,7 @@ impl Trigger {
         })
     }
 
-    fn before<'s>(&'s mut self, next: &'s mut dyn Writer) -> Armed<'s> {
+    fn arm<'s>(&'s mut self, next: &'s mut dyn Writer) -> Armed<'s> {
         Armed { trigger: self, next }
     }
 
@@ -161,10 +162,7 @@ impl Trigger {
 
     /// Returns the time on the packets' clock.
     fn now(&self) -> u64 {
-        match self.foreign_clock && self.latest > 0 {
-            true => self.latest,
-            false => clock::wall(),
-        }
+        if self.foreign_clock && self.latest > 0 { self.latest } else { clock::wall() }
     }
 }
 
@@ -192,7 +190,7 @@ enum Fate {
     NotWritten,
 }
 
-/// A trigger and the writer behind it.
+/// A trigger and the writer after it.
 struct Armed<'s> {
     trigger: &'s mut Trigger,
     next: &'s mut dyn Writer,
@@ -266,16 +264,16 @@ impl Armed<'_> {
         }
     }
 
-    /// Closes the window if its time ran out without a later packet. Packets stamped before the last call have arrived
-    /// by now; later ones may still be in memory, however late it is.
+    /// Closes the window if its time ran out without a later packet. Packets stamped before the previous call have
+    /// arrived; later ones may still be in the rings.
     fn check_clock(&mut self) -> Result<()> {
         let now = self.trigger.now();
-        let come = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
+        let arrived = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
         let until = self.trigger.window;
-        if !self.trigger.foreign_clock && until.is_some_and(|until| come > until) {
+        if !self.trigger.foreign_clock && until.is_some_and(|until| arrived > until) {
             self.close()?;
         }
-        self.trigger.history.forget_before(come);
+        self.trigger.history.forget_before(arrived);
         Ok(())
     }
 
@@ -330,7 +328,7 @@ impl Armed<'_> {
         })
     }
 
-    fn take_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
+    fn push_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
         // Neighbours go on together.
         let (mut from, mut to) = (0, 0);
         for block in blocks(bytes) {
@@ -363,10 +361,10 @@ impl Armed<'_> {
 impl Stage for Trigger {
     fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         let bytes = blocks.bytes();
-        let mut armed = self.before(next);
-        let looked = armed.check_signal().map_err(|error| (0, error));
-        let caught_up = looked.and_then(|()| armed.catch_up(bytes.len()).map_err(|e| (0, e)));
-        match caught_up.and_then(|()| armed.take_all(bytes)) {
+        let mut armed = self.arm(next);
+        let checked = armed.check_signal().map_err(|error| (0, error));
+        let caught_up = checked.and_then(|()| armed.catch_up(bytes.len()).map_err(|e| (0, e)));
+        match caught_up.and_then(|()| armed.push_all(bytes)) {
             Ok(()) => Ok(self.pressure.clone()),
             Err((done, error)) => {
                 self.unwritten.add_blocks(&bytes[done..]);
@@ -376,7 +374,7 @@ impl Stage for Trigger {
     }
 
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
-        let mut armed = self.before(next);
+        let mut armed = self.arm(next);
         armed.check_signal()?;
         // The rings are not read while a reader blocks.
         if !matches!(armed.trigger.pressure, Pressure::Blocked(_)) {
@@ -388,7 +386,7 @@ impl Stage for Trigger {
     }
 
     fn finish(&mut self, next: &mut dyn Writer) -> Result<()> {
-        let mut armed = self.before(next);
+        let mut armed = self.arm(next);
         armed.check_signal()?;
         armed.finish(true)?;
         armed.write_comment()
@@ -478,7 +476,7 @@ impl Armed<'_> {
             let since = Instant::now();
             while is_patient && matches!(self.trigger.pressure, Pressure::Busy { .. }) {
                 is_patient = since.elapsed() < PATIENCE;
-                sleep(LOOK_EVERY);
+                sleep(QUERY_INTERVAL);
                 self.trigger.pressure = self.next.flush()?;
             }
             self.write_chunk()?;
@@ -546,10 +544,7 @@ mod tests {
         }
 
         fn flush(&mut self) -> Result<Pressure> {
-            Ok(match self.is_busy {
-                true => Pressure::Busy { wants_segments: false },
-                false => Pressure::Idle,
-            })
+            Ok(if self.is_busy { Pressure::Busy { wants_segments: false } } else { Pressure::Idle })
         }
 
         fn finish(&mut self) -> WriteOutcome {

@@ -167,7 +167,7 @@ impl At {
 #[serde(rename_all = "snake_case")]
 pub enum Programs {
     /// The attached program.
-    AttachedTap,
+    Attached,
     /// The attached program and all after it.
     All,
     Named(String),
@@ -187,7 +187,7 @@ impl Programs {
     /// Returns true if a program after the attached one is chosen.
     pub fn mean(&self, name: &str, id: u32) -> bool {
         match self {
-            Self::AttachedTap => false,
+            Self::Attached => false,
             Self::All => true,
             Self::Named(wanted) => wanted == name,
             Self::Id(wanted) => *wanted == id,

@@ -33,9 +33,9 @@ pub struct HookMap {
     pub path: Option<PathBuf>,
 }
 
-/// Programs found on an interface's hooks.
+/// The programs on an interface's hooks.
 #[derive(Debug)]
-pub struct AttachedTap {
+pub struct AttachedPrograms {
     pub findings: Vec<Finding>,
     /// Name of the XDP program, if any.
     pub xdp: Option<String>,
@@ -48,9 +48,9 @@ pub struct AttachedTap {
     removals: Vec<String>,
 }
 
-pub fn inspect(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -> AttachedTap {
+pub fn inspect(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -> AttachedPrograms {
     let (owners, pins) = (Owners::read_all(), bpffs::pinned());
-    let mut attached = AttachedTap {
+    let mut attached = AttachedPrograms {
         findings: Vec::new(),
         xdp: None,
         xdp_is_trawl: false,
@@ -64,7 +64,7 @@ pub fn inspect(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord
     }
     let prefix = exec_prefix(namespace);
     for present in &interface.xdp {
-        attached.take_xdp(area, present, interface, &prefix, &owners, &pins);
+        attached.add_xdp(area, present, interface, &prefix, &owners, &pins);
     }
     if interface.xdp.is_empty() {
         attached.findings.push(Finding::new(area, "XDP program", CheckState::Ok, "none"));
@@ -100,8 +100,8 @@ pub fn inspect(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord
     attached
 }
 
-impl AttachedTap {
-    fn take_xdp(
+impl AttachedPrograms {
+    fn add_xdp(
         &mut self,
         area: &str,
         present: &XdpAttachment,
@@ -225,7 +225,7 @@ fn pin_of_link(id: u32, pins: &[Pinned]) -> String {
     pin.map_or_else(String::new, |pin| format!(", pinned at {}", pin.path.display()))
 }
 
-/// libxdp keeps the programs behind its dispatcher pinned in a directory named after it.
+/// Describes libxdp's dispatcher. libxdp pins the programs that the dispatcher runs in a directory named after it.
 fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
     let directory = format!("dispatch-{interface}-{id}");
     let linked: Vec<_> = pins

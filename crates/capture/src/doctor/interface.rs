@@ -12,7 +12,7 @@ use trawl_sys::netlink::{LinkRecord, Netlink, XdpAbilities, xdp_abilities};
 use trawl_sys::netns::{Namespace, exec_prefix};
 use trawl_sys::{Error, Result};
 
-use super::attached::{self, AttachedTap};
+use super::attached::{self, AttachedPrograms};
 use super::{CheckState, Finding, offload, veth};
 use crate::taps::trace;
 use trawl_sys::words::word;
@@ -121,7 +121,7 @@ impl Subject {
                 .finding("native XDP", CheckState::Warn, "no: programs run in skb mode, after the driver")
                 .why(format!("the driver ({}) has no XDP support", self.interface.driver_name())),
             None => self
-                .finding("native XDP", CheckState::Info, "unknown before it is tried")
+                .finding("native XDP", CheckState::Info, "unknown until it is tried")
                 .why("kernels before 6.3 cannot query a driver"),
         };
         Some(finding)
@@ -137,11 +137,11 @@ impl Subject {
             self.finding(
                 "MTU",
                 CheckState::Info,
-                format!("{mtu}: only XDP programs that know multi-buffer packets fit; trawl's do"),
+                format!("{mtu}: only XDP programs that support multi-buffer packets can be attached; trawl's do"),
             )
         } else {
             self.finding("MTU", CheckState::Warn, format!("{mtu} is more than native XDP supports with this driver"))
-                .why("the driver takes a packet in one buffer only")
+                .why("the driver accepts packets in one buffer only")
                 .fix(format!(
                     "{}ip link set {} mtu {ONE_BUFFER_MTU}; or use --mode skb",
                     self.prefix,
@@ -165,7 +165,7 @@ impl Subject {
             XdpSending::AsOtherEnd => {
                 ("yes, while its other end has GRO or an XDP program, which trawl arranges", CheckState::Ok)
             }
-            XdpSending::Unknown => ("unknown before it is tried", CheckState::Info),
+            XdpSending::Unknown => ("unknown until it is tried", CheckState::Info),
             XdpSending::Never => {
                 ("no: redirects need skb mode, and gen uses AF_XDP or packet sockets", CheckState::Info)
             }
@@ -227,11 +227,11 @@ impl Subject {
     }
 
     /// Returns a finding for each tap.
-    fn taps(&self, attached: &AttachedTap, link: &LinkRecord) -> Vec<Finding> {
+    fn taps(&self, attached: &AttachedPrograms, link: &LinkRecord) -> Vec<Finding> {
         vec![self.xdp_tap(attached, link), self.hook_tap(attached), self.tc_tap(), self.packet_tap()]
     }
 
-    fn xdp_tap(&self, attached: &AttachedTap, link: &LinkRecord) -> Finding {
+    fn xdp_tap(&self, attached: &AttachedPrograms, link: &LinkRecord) -> Finding {
         let subject = "tap xdp";
         if let Some(why) = KernelFeature::Xdp.probe().why() {
             return self.finding(subject, CheckState::Warn, "no").why(why);
@@ -261,17 +261,21 @@ impl Subject {
                 }),
             (None, Some(abilities)) if !abilities.native() => self.finding(subject, CheckState::Ok, "yes, in skb mode"),
             (None, Some(_)) => self.finding(subject, CheckState::Ok, "yes, in native mode"),
-            (None, None) => self.finding(subject, CheckState::Ok, "yes, in native mode if the driver can, else skb"),
+            (None, None) => self.finding(
+                subject,
+                CheckState::Ok,
+                "yes, in native mode if the driver supports it, otherwise in skb mode",
+            ),
         }
     }
 
-    fn hook_tap(&self, attached: &AttachedTap) -> Finding {
+    fn hook_tap(&self, attached: &AttachedPrograms) -> Finding {
         let subject = "tap tailcall";
         match (attached.hooks.first(), &attached.xdp) {
             (Some(hook), _) => self.finding(subject, CheckState::Ok, format!("yes, through {}", hook.name)),
-            (None, None) => self.finding(subject, CheckState::Info, "no XDP program attached"),
+            (None, None) => self.finding(subject, CheckState::Info, "no XDP program is attached"),
             (None, Some(_)) if attached.xdp_is_trawl => {
-                self.finding(subject, CheckState::Info, "the program there is trawl's own")
+                self.finding(subject, CheckState::Info, "the attached program is trawl's own")
             }
             (None, Some(name)) => {
                 let finding = self

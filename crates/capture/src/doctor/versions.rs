@@ -20,7 +20,7 @@ pub fn of_dpdk_helper() -> String {
             format!("does not run (trawl doctor says why): {}", program.display())
         }
         Presence::OtherBuild { program } => {
-            format!("of another build of trawl (make build-dpdk): {}", program.display())
+            format!("belongs to another build of trawl (make build-dpdk): {}", program.display())
         }
     };
     format!("{}: {what}", dpdk::PROGRAM)

@@ -22,7 +22,7 @@ pub fn examine(
     let prefix = exec_prefix(namespace);
     let own_gro = feature(namespace, &interface.name, GRO);
     let Some(peer) = veth_peer(namespace, interface)? else {
-        let text = "the other end is in a namespace without a name, or without access";
+        let text = "the peer is in a namespace that has no name, or that trawl may not enter";
         return Ok(vec![Finding::new(area, "peer", CheckState::Info, text)]);
     };
     let mut findings = vec![link_of(area, &peer)];
@@ -80,7 +80,7 @@ fn frames_in(area: &str, interface: &LinkRecord, prefix: &str, own_gro: Option<b
     let new = |state, text: String| Finding::new(area, "GRO", state, text);
     if !gro_suffices() {
         if has_native_program(interface) {
-            let text = "XDP frames from the peer are accepted, as an XDP program is here";
+            let text = "XDP frames from the peer are accepted, because this end has an XDP program";
             return new(CheckState::Ok, text.to_owned());
         }
         let text = "XDP frames from the peer (XDP_TX, redirects) are dropped";
@@ -137,7 +137,7 @@ fn frames_out(area: &str, interface: &LinkRecord, peer: &Peer, abilities: Option
     new(CheckState::Ok, "frames sent by XDP reach the peer")
 }
 
-/// Checks whether the peer leaves VLAN tags out of the packet, where XDP does not look.
+/// Checks whether the peer passes VLAN tags outside the packet, where XDP does not see them.
 fn tags(area: &str, peer: &Peer) -> Option<Finding> {
     let out_of_band = feature(peer.namespace.as_ref(), &peer.link.name, TX_VLAN)?;
     out_of_band.then(|| {

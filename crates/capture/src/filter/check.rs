@@ -38,6 +38,7 @@ impl Acceptance {
         Self { accepted: None, instructions: 0, seconds: 0.0, processed: None, reason: Some(error.to_string()) }
     }
 
+    /// Returns the outcome for people.
     pub fn sentence(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
         let milliseconds = self.seconds * 1e3;
@@ -49,7 +50,10 @@ impl Acceptance {
                 format!("accepted by the verifier, loaded in {milliseconds:.1} ms")
             }
             (Some(false), _) => {
-                format!("refused, a program of {} instructions after {milliseconds:.1} ms: {reason}", self.instructions)
+                format!(
+                    "refused after {milliseconds:.1} ms, as a program of {} instructions: {reason}",
+                    self.instructions
+                )
             }
             (None, _) => format!("not checked: {reason}"),
         }

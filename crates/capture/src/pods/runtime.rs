@@ -113,14 +113,14 @@ impl Info {
             (false, _) => Namespace::from_path(Path::new(path)),
             (true, 0) => {
                 let why = "the runtime reports neither its network namespace nor a process in it";
-                Err(Error::failed(trouble(pod), why))
+                Err(Error::failed(cannot_capture(pod), why))
             }
             (true, pid) => Namespace::of_pid(pid),
         }
     }
 }
 
-pub(super) fn trouble(pod: impl std::fmt::Display) -> String {
+pub(super) fn cannot_capture(pod: impl std::fmt::Display) -> String {
     format!("cannot capture at the pod {pod}")
 }
 
@@ -136,7 +136,7 @@ impl Runtime {
         Self { socket, known: HashMap::new() }
     }
 
-    /// Returns all sandboxes, also of pods that have ended.
+    /// Returns all sandboxes, including sandboxes of ended pods.
     pub(super) fn sandboxes(&self) -> Result<Vec<Sandbox>> {
         Ok(self.crictl::<Listing>("pods", None)?.items)
     }
@@ -166,7 +166,7 @@ impl Runtime {
         if let Some(socket) = self.socket.clone().or(usual) {
             crictl.args(["--runtime-endpoint", &format!("unix://{}", socket.display())]);
         }
-        // crictl takes options that follow an argument for more arguments.
+        // crictl treats options after an argument as arguments.
         crictl.args([command, "-o", "json"]).args(about);
         let output = crictl.output();
         let output = output.map_err(|error| match error.kind() {
@@ -206,7 +206,8 @@ pub(super) fn choose<'a>(
     }
     let why = if all.is_empty() { "the container runtime of this host has no such pod" } else { "it is not running" };
     let (namespace, name) = text.split_once('/').unwrap_or_default();
-    Err(Error::failed(trouble(text), why).fix(format!("kubectl get pod -n {namespace} {name} -o wide shows its node")))
+    Err(Error::failed(cannot_capture(text), why)
+        .fix(format!("kubectl get pod -n {namespace} {name} -o wide shows its node")))
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use crate::capture_site::CaptureSite;
 use crate::event::Event;
 
 /// Interval between searches for interfaces.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Searching uses at most this fraction of the time. Joining does not count: more interfaces may follow.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause between two searches, in multiples of the time that the first one took. The time to join interfaces does not
+/// count: more interfaces may follow.
 const REST_FACTOR: u32 = 5;
 
 fn identity(site: &CaptureSite) -> (String, u32) {
@@ -34,7 +35,7 @@ impl Running<'_> {
         }
     }
 
-    /// Attaches to interfaces that have appeared, in time or if that is urgent. Fails only if the writer does.
+    /// Attaches to interfaces that have appeared: at an interval, or at once if `is_urgent`. Fails only if the writer does.
     pub(super) fn join(&mut self, is_urgent: bool) -> Result<()> {
         let began = Instant::now();
         if !is_urgent && self.joins.next.is_some_and(|next| began < next) {
@@ -42,10 +43,11 @@ impl Running<'_> {
         }
         let present: Vec<CaptureSite> =
             self.capture.presence.sites().filter_map(|index| self.capture.sites.get(index).cloned()).collect();
-        let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
-            true => self.capture.presence.unchanged(),
-            // Interfaces that were refused may be possible by now.
-            false => Vec::new(),
+        let unchanged = if self.joins.refused.is_empty() && !self.joins.is_full {
+            self.capture.presence.unchanged()
+        } else {
+            // A further attempt to attach to an interface may succeed.
+            Vec::new()
         };
         let mut is_full = false;
         let appeared = self.observer.appeared(&present, &unchanged);
@@ -63,7 +65,7 @@ impl Running<'_> {
         }
         self.joins.is_full = is_full;
         self.capture.assembly.settle()?;
-        self.joins.next = Some(Instant::now() + LOOK_EVERY.max(took * REST_FACTOR));
+        self.joins.next = Some(Instant::now() + SEARCH_INTERVAL.max(took * REST_FACTOR));
         Ok(())
     }
 

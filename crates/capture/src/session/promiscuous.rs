@@ -28,7 +28,7 @@ impl Promiscuous {
         Ok(())
     }
 
-    /// Ends promiscuous mode of an interface. An interface that is gone needs nothing.
+    /// Ends promiscuous mode of an interface. An error means that the interface is gone.
     pub fn remove(&mut self, site: &CaptureSite) {
         if let Some(socket) = self.socket(site) {
             let _ = packet_socket::promiscuous_too(socket, site.interface.index, false);

@@ -1,4 +1,4 @@
-//! The summary of a capture, at its end and before.
+//! The summary of a capture, while it runs and at its end.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ impl Attached {
         self.summary(past, &Counts::default(), "")
     }
 
-    /// Returns the summary at the end. Packets that were recorded and lost on output are taken back.
+    /// Returns the summary at the end. Packets that were recorded but lost on output count as lost.
     pub(super) fn final_summary(&mut self, past: &Past, outcome: &WriteOutcome, ended: &Ended) -> Summary {
         let points = &mut self.assembly.points;
         if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {

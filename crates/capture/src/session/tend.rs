@@ -17,7 +17,7 @@ const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 const WATCHED_AT_ONCE: usize = 100;
 
 impl Running<'_> {
-    /// Checks clocks, interfaces and taps, which may wait a little.
+    /// Checks clocks, interfaces and taps. No check is urgent.
     pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
         let offset = self.capture.assembly.rings.clock.offset_to_wall();
         if offset != self.clock_offset {
@@ -69,7 +69,7 @@ impl Running<'_> {
         Ok(None)
     }
 
-    /// Returns the sites whose namespaces were deleted: they live on as long as this capture holds them.
+    /// Returns the sites whose namespaces were deleted: the kernel keeps them as long as this capture holds them.
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
         let mut lost = self.capture.presence.without_namespace();
         lost.retain(|site| self.capture.sites[*site].one_of_any);

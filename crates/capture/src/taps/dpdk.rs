@@ -49,7 +49,7 @@ fn lack_of_helper() -> Option<String> {
             Some(format!("{} does not run ({said}): make build-dpdk", program.display()))
         }
         dpdk::Presence::OtherBuild { program } => {
-            Some(format!("{} is of another build of trawl: make build-dpdk", program.display()))
+            Some(format!("{} belongs to another build of trawl: make build-dpdk", program.display()))
         }
     }
 }
@@ -92,9 +92,9 @@ impl Tap for Dpdk {
         })?;
         let label = &site.label;
         let mut dialogue = Dialogue { helper: &mut helper, label, prefix, cleared: Vec::new(), ports: Vec::new() };
-        dialogue.until("ready")?;
+        dialogue.read_until("ready")?;
         dialogue.helper.go();
-        dialogue.until("started")?;
+        dialogue.read_until("started")?;
         let Dialogue { cleared, ports, .. } = dialogue;
         for event in cleared_ports(label, &cleared) {
             assembly.event(event);
@@ -167,7 +167,8 @@ struct Dialogue<'a> {
 }
 
 impl Dialogue<'_> {
-    fn until(&mut self, wanted: &str) -> Result<()> {
+    /// Reads the helper's lines up to this word.
+    fn read_until(&mut self, wanted: &str) -> Result<()> {
         while let Some(line) = self.helper.next_line(JOIN_PATIENCE) {
             match line.word.as_str() {
                 word if word == wanted => return Ok(()),
@@ -185,7 +186,7 @@ impl Dialogue<'_> {
                 _ => {}
             }
         }
-        Err(fell_silent(self.label, self.helper))
+        Err(ended_silently(self.label, self.helper))
     }
 }
 
@@ -211,7 +212,7 @@ impl AttachedTap for AttachedDpdk {
         self.threads.stop();
         self.waiting = None;
         let mut events: Vec<Event> = self.threads.join().into_iter().collect();
-        if self.state.has_been_killed() {
+        if self.state.take_killed() {
             events.extend(cleared_ports(NAME, &self.cleaner.clear()));
         }
         events
@@ -263,11 +264,11 @@ pub fn no_helper() -> Error {
 }
 
 pub fn other_build(theirs: &str) -> Error {
-    Error::failed("cannot use the dpdk tap", format!("{PROGRAM} is of another build of trawl (exchange {theirs})"))
+    Error::failed("cannot use the dpdk tap", format!("{PROGRAM} belongs to another build of trawl (exchange {theirs})"))
         .fix(BUILD)
 }
 
-pub fn fell_silent(label: &str, helper: &Helper) -> Error {
+pub fn ended_silently(label: &str, helper: &Helper) -> Error {
     let said = helper.last_message().unwrap_or_else(|| "it printed nothing".to_owned());
     Error::failed(format!("cannot capture on {label}"), format!("{PROGRAM} ended without an error message: {said}"))
 }
@@ -300,7 +301,7 @@ pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> E
         .fix("start it without --no-huge and without --in-memory"),
         "no_pool" => Error::failed(
             what,
-            "the application has no packet pool of the kind ring_mp_mc, from which its table of pool operations is learnt",
+            format!("the application has no packet pool of the kind ring_mp_mc, from which {PROGRAM} learns its table of pool operations"),
         )
         .fix("start it with --mbuf-pool-ops-name=ring_mp_mc"),
         "no_pdump" => Error::failed(
@@ -331,15 +332,15 @@ pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> E
                 pid => format!("another capture is on port {first} (process {pid}), and DPDK allows one"),
             },
         )
-        .fix("end that one first"),
+        .fix("end that capture first"),
         "memory" => Error::failed(
             what,
             format!("the application's huge pages have no room for the copies of packets: {first}"),
         )
         .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to use them"),
         "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
-        "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
-        "places" => Error::usage(what, format!("{first} queues are the limit"))
+        "owner" => Error::failed(what, format!("cannot write to {first}: {second}")),
+        "places" => Error::usage(what, format!("the limit is {first} queues"))
             .fix("choose one queue with --queue, or one port"),
         _ => Error::failed(what, line.rest.join(" ")),
     }

@@ -28,7 +28,7 @@ use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
 use crate::assembly::{Assembly, program_maps};
-use crate::capture_site::CaptureSite;
+use crate::capture_site::{CaptureSite, number_of};
 use crate::event::Event;
 use crate::filter::Compile;
 use crate::point::Carries;
@@ -93,12 +93,12 @@ const TCP: [&str; 7] = [
 ];
 /// Kernel function that frees messages of ICMPv6 after having acted on them.
 const ICMPV6: [&str; 1] = ["icmpv6_rcv"];
-/// A reason that only kernels have that tell these messages from dropped ones.
+/// A reason of kernels that distinguish these messages from dropped ones.
 const OF_NEIGHBOUR_DISCOVERY: &str = "IPV6_NDISC_BAD_OPTIONS";
 const EVERYWHERE: &str = "all interfaces";
 
-/// The tap at drops. With sites it records only drops there; at sites where another tap sees verdicts, that one sees the
-/// drops of XDP programs.
+/// The tap at drops. With sites it records only drops there; at sites where another tap sees verdicts, that tap records
+/// the drops of XDP programs.
 #[derive(Debug)]
 pub struct AtDrops(pub Drops);
 
@@ -135,7 +135,7 @@ fn attach(
     let mut settings = settings(sites, at_xdp, asked, &namespaces, &reasons)?;
     find_functions(&mut settings, &reasons, &symbols).into_iter().for_each(|event| assembly.event(event));
     let cpus = events::cpu_count();
-    // A softirq that interrupts a process between two steps goes on with paths.
+    // A softirq may interrupt a process between two steps, and needs slots of its own.
     let (rings, slots) =
         if asked.follow { (assembly.rings_apart(cpus * 2)?, cpus * 2) } else { (assembly.rings_apart(cpus)?, cpus) };
     let label = match (sites, &namespaces[..]) {
@@ -174,7 +174,7 @@ fn attach(
     let droppers = asked.droppers.then(|| Droppers::watch(&symbols)).flatten();
     assembly.notes_rules = droppers.is_some();
     config.names_dropper = u32::from(droppers.is_some());
-    // The code that leads to these programs is among the functions that lead to a drop.
+    // The functions that lead to a drop include the code that calls these programs, so the symbols are read again.
     let symbols = match droppers {
         Some(_) => Symbols::read(),
         None => symbols,
@@ -231,7 +231,7 @@ fn attach(
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
-    let what = "cannot look at the packets that the kernel drops";
+    let what = "cannot observe the packets that the kernel drops";
     let found =
         kernel_types::tracepoint(TRACEPOINT).map_err(|e| Error::os("cannot read the kernel's type information", e))?;
     found.filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty()).ok_or_else(|| {
@@ -305,7 +305,7 @@ fn settings(
 }
 
 /// Finds the kernel's functions that distinguish losses from other ends of packets. Returns an event for each list that
-/// has too little room.
+/// does not fit.
 fn find_functions(settings: &mut DropSettings, reasons: &Reasons, symbols: &Symbols) -> Vec<Event> {
     let mut lists: Vec<(&mut [DropFunction], &mut u32, &[&str])> = vec![
         (&mut settings.runs_xdp, &mut settings.functions, &RUN_XDP),
@@ -323,7 +323,7 @@ fn find_functions(settings: &mut DropSettings, reasons: &Reasons, symbols: &Symb
     lists.into_iter().filter_map(fit).collect()
 }
 
-/// Writes these address ranges, neighbours as one, and counts them; returns the number of those that find no room.
+/// Writes and counts these address ranges, after merging neighbours. Returns the number of ranges that do not fit.
 fn fit(room: &mut [DropFunction], count: &mut u32, mut found: Vec<(u64, u64)>) -> usize {
     found.sort_unstable();
     found.dedup_by(|next, last| {
@@ -343,26 +343,20 @@ fn fit(room: &mut [DropFunction], count: &mut u32, mut found: Vec<(u64, u64)>) -
 fn fill(slots: &mut [DropSite], found: &[DropSite]) -> Result<u32> {
     let Some(room) = slots.get_mut(..found.len()) else {
         let why = format!("{DROP_SITES} is the limit");
-        return Err(
-            Error::failed("cannot look for drops at this many interfaces", why).fix("leave out -i to look at all")
-        );
+        return Err(Error::failed("cannot watch drops at this many interfaces", why).fix("leave out -i to watch all"));
     };
     room.copy_from_slice(found);
     Ok(found.len() as u32)
 }
 
 fn drop_site(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropSite> {
-    let (_, inode) = match namespace {
-        Some(namespace) => namespace.identity(),
-        None => Namespace::current()?.identity(),
-    };
-    Ok(DropSite { netns: inode as u32, ifindex })
+    Ok(DropSite { netns: number_of(namespace)?, ifindex })
 }
 
 #[derive(Debug)]
 struct AttachedDrop {
     point: u32,
-    /// The stage that converts the records, until it is asked for.
+    /// The stage that converts the records, until `stage` returns it.
     converter: Option<DropConverter>,
     programs: Vec<OwnedFd>,
     links: Vec<OwnedFd>,
@@ -398,8 +392,8 @@ impl AttachedTap for AttachedDrop {
     }
 
     /// Counts buffers that were freed while the program ran on that CPU: the kernel does not run it again, or it ends
-    /// at once. Where two programs follow packets, the second one takes the step of a packet that the first one missed; what
-    /// the second one missed is lost if the first one was not called either.
+    /// at once. Where two programs follow packets, the second one handles a step that the first one missed; a step
+    /// that the second one missed is lost if the first one was not called either.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         let missed = |program: &OwnedFd| info::program(program.as_fd()).map_or(0, |about| about.recursion_misses);
         let missed: u64 = self.programs.iter().map(missed).sum();
@@ -423,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_beyond_the_room_are_told() {
+    fn functions_that_do_not_fit_are_counted() {
         let mut room = [DropFunction { from: 0, to: 0 }; 2];
         let mut count = 0;
         assert_eq!(fit(&mut room, &mut count, vec![(30, 40), (10, 20), (20, 25)]), 0);

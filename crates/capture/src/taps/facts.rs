@@ -68,7 +68,7 @@ pub enum ReadsBy {
     Thread,
 }
 
-/// Properties of a tap: it sees, provides and needs these.
+/// Properties of a tap: the packets that it sees, the data that it provides, and its requirements.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Facts {
     /// Value of `--tap`.

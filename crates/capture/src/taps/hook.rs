@@ -3,7 +3,7 @@
 //! xdp load --tappable` have a second map, through which they jump before they begin.
 
 mod find;
-mod stand;
+mod slots;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 pub use find::{ACTIONS, is_there};
-use find::{BODY_SLOT, Found, Looked};
-use stand::{Filters, Occupant, Occupied, Stand, occupy};
+use find::{BODY_SLOT, FoundHook, FoundHooks};
+use slots::{Filters, Occupant, Occupied, SlotPlan, occupy};
 use trawl_bpf::probe::KernelFeature;
 use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions};
@@ -52,10 +52,10 @@ impl Tap for Hook {
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let site = &sites[index];
-        let looked = find::find(site, assembly.options.hook.as_deref())?;
-        let ends = Ends::choose(&assembly.options, &looked, site)?;
-        check_jumps(&looked, &ends, site)?;
-        report_maps(&looked, site, assembly);
+        let found_hooks = find::find(site, assembly.options.hook.as_deref())?;
+        let ends = Ends::choose(&assembly.options, &found_hooks, site)?;
+        check_jumps(&found_hooks, &ends, site)?;
+        report_maps(&found_hooks, site, assembly);
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
@@ -68,18 +68,18 @@ impl Tap for Hook {
             None => None,
         };
         let mut points = Vec::new();
-        for (position, hook) in looked.hooks.iter().enumerate() {
+        for (position, hook) in found_hooks.hooks.iter().enumerate() {
             let clock = config.clock_first;
-            let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
+            let mut add = |end| add_point(index, site, assembly, end, hook, &found_hooks, clock);
             let has_entry = hook.entry.is_some() && ends.needs_entry_of(position);
             let entry = (has_entry && ends.entry).then(|| add("xdp entry")).transpose()?;
             let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
             points.push(Points { entry, exit });
         }
-        let maps = looked.map_ids();
+        let maps = found_hooks.map_ids();
         let plan =
             HookPlan { site: site.clone(), options: (*assembly.options).clone(), ends, config, blocks, rings, points };
-        let stands = plan.occupy(&looked, &mut assembly.undo.warden)?;
+        let occupied = plan.occupy(&found_hooks, &mut assembly.undo.warden)?;
         let now = find::maps_now(site);
         Ok(Box::new(AttachedHook {
             // If the program that jumps through the map is unknown, only the slots are watched.
@@ -87,7 +87,7 @@ impl Tap for Hook {
             program: site.interface.xdp_attached(site.namespace.as_ref())?.map(|present| present.program_id),
             maps,
             plan,
-            stands,
+            occupied,
         }))
     }
 }
@@ -99,7 +99,7 @@ struct Points {
     exit: Option<PointIds>,
 }
 
-/// Recipe for the programs in the hooks, now and after a replacement of the XDP program.
+/// Recipe for the programs in the hooks, which serves again after a replacement of the XDP program.
 #[derive(Debug)]
 struct HookPlan {
     site: CaptureSite,
@@ -112,13 +112,13 @@ struct HookPlan {
 }
 
 impl HookPlan {
-    fn occupy(&self, looked: &Looked, warden: &mut Warden) -> Result<Vec<Occupied>> {
+    fn occupy(&self, found_hooks: &FoundHooks, warden: &mut Warden) -> Result<Vec<Occupied>> {
         let (mut exits, mut entries) = (Vec::new(), Vec::new());
-        for (position, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
+        for (position, (hook, points)) in found_hooks.hooks.iter().zip(&self.points).enumerate() {
             if let Some(map) = &hook.entry
                 && self.ends.needs_entry_of(position)
             {
-                entries.push(Stand {
+                entries.push(SlotPlan {
                     what: format!("the entry of {}", hook.describe()),
                     map: warden::hold(map.as_fd())?,
                     onward: Some(warden::hold(map.as_fd())?),
@@ -127,7 +127,7 @@ impl HookPlan {
             }
             if let Some(ids) = points.exit {
                 let onward = hook.next.as_ref().map(|map| warden::hold(map.as_fd()));
-                exits.push(Stand {
+                exits.push(SlotPlan {
                     what: hook.describe(),
                     map: warden::hold(hook.map.as_fd())?,
                     onward: onward.transpose()?,
@@ -136,11 +136,11 @@ impl HookPlan {
             }
         }
         // The first entry comes last: once packets enter there, everything else is attached.
-        let mut stands = Vec::new();
-        for stand in exits.into_iter().chain(entries.into_iter().rev()) {
-            stands.push(occupy(stand, self.blocks.as_ref(), &self.rings, &self.site, warden)?);
+        let mut occupied = Vec::new();
+        for slot_plan in exits.into_iter().chain(entries.into_iter().rev()) {
+            occupied.push(occupy(slot_plan, self.blocks.as_ref(), &self.rings, &self.site, warden)?);
         }
-        Ok(stands)
+        Ok(occupied)
     }
 }
 
@@ -149,13 +149,13 @@ fn add_point(
     site: &CaptureSite,
     assembly: &mut Assembly,
     end: &str,
-    hook: &Found,
-    looked: &Looked,
+    hook: &FoundHook,
+    found_hooks: &FoundHooks,
     clock_first: u32,
 ) -> Result<PointIds> {
     let rings = assembly.program_rings()?;
     // With several programs in a chain, the hook's name includes the program.
-    let name = match (&hook.program, looked.hooks.len()) {
+    let name = match (&hook.program, found_hooks.hooks.len()) {
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
     };
@@ -171,11 +171,11 @@ fn add_point(
     Ok(ids)
 }
 
-fn report_maps(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
+fn report_maps(found_hooks: &FoundHooks, site: &CaptureSite, assembly: &mut Assembly) {
     if assembly.options.hook.is_some() {
         return;
     }
-    for hook in &looked.hooks {
+    for hook in &found_hooks.hooks {
         if let Some(path) = &hook.path {
             assembly.event(Event::UsingHookMap { interface: site.label.clone(), path: path.clone() });
         }
@@ -184,8 +184,8 @@ fn report_maps(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
 
 /// Refuses a chain with too many jumps: a packet beyond the kernel's limit would skip the next program, which changes
 /// its verdict.
-fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
-    let jumps = most_jumps(looked, ends)?;
+fn check_jumps(found_hooks: &FoundHooks, ends: &Ends, site: &CaptureSite) -> Result<()> {
+    let jumps = most_jumps(found_hooks, ends)?;
     if jumps <= chain::MOST_JUMPS {
         return Ok(());
     }
@@ -200,11 +200,11 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
 }
 
 /// Returns the maximum number of jumps of a packet, with one more capture at these ends.
-fn most_jumps(looked: &Looked, ends: &Ends) -> Result<u32> {
+fn most_jumps(found_hooks: &FoundHooks, ends: &Ends) -> Result<u32> {
     // Programs without a hook first: their order does not matter.
-    let without = (looked.programs as usize).saturating_sub(looked.hooks.len());
-    let mut looks = vec![CaptureCounts::default(); without];
-    for (position, hook) in looked.hooks.iter().enumerate() {
+    let without = (found_hooks.programs as usize).saturating_sub(found_hooks.hooks.len());
+    let mut counts = vec![CaptureCounts::default(); without];
+    for (position, hook) in found_hooks.hooks.iter().enumerate() {
         let mut one = CaptureCounts {
             tappable: hook.entry.is_some() || hook.next.is_some(),
             at_entry: 0,
@@ -214,16 +214,16 @@ fn most_jumps(looked: &Looked, ends: &Ends) -> Result<u32> {
             let more = u32::from(ends.needs_entry_of(position));
             one.at_entry = captures::count_captures(entry.as_fd(), 1)? + more;
         }
-        looks.push(one);
+        counts.push(one);
     }
-    Ok(chain::most_jumps(&looks))
+    Ok(chain::most_jumps(&counts))
 }
 
 #[derive(Debug)]
 struct AttachedHook {
     plan: HookPlan,
     /// Slots in the order in which they were occupied.
-    stands: Vec<Occupied>,
+    occupied: Vec<Occupied>,
     /// Ids of the hook maps.
     maps: Vec<u32>,
     /// The attached program at the last check.
@@ -234,8 +234,8 @@ struct AttachedHook {
 
 impl AttachedHook {
     fn give_up(&mut self) -> Vec<Event> {
-        let leave = |mut stand: Occupied| stand.leave();
-        std::mem::take(&mut self.stands).into_iter().rev().flat_map(leave).collect()
+        let leave = |mut one: Occupied| one.leave();
+        std::mem::take(&mut self.occupied).into_iter().rev().flat_map(leave).collect()
     }
 
     /// Checks that the attached program still jumps through the maps. If another program has hooks, moves there.
@@ -256,16 +256,16 @@ impl AttachedHook {
         if present.is_none() {
             return Sight::Lost(cause, None);
         }
-        let again = find::find(&self.plan.site, None).and_then(|looked| {
-            let (has, had) = (looked.hooks.len(), self.plan.points.len());
+        let again = find::find(&self.plan.site, None).and_then(|found_hooks| {
+            let (has, had) = (found_hooks.hooks.len(), self.plan.points.len());
             if has != had {
                 let why = format!("the number of programs with hooks changed from {had} to {has}");
                 return Err(Error::failed("cannot capture at the hooks", why));
             }
             // The old slots are restored as far as they still exist.
             self.give_up();
-            self.stands = self.plan.occupy(&looked, warden)?;
-            Ok(looked.map_ids())
+            self.occupied = self.plan.occupy(&found_hooks, warden)?;
+            Ok(found_hooks.map_ids())
         });
         match again {
             Ok(maps) => {
@@ -294,7 +294,7 @@ impl AttachedTap for AttachedHook {
                 return sight;
             }
         }
-        let sights = self.stands.iter_mut().map(Occupied::watch);
+        let sights = self.occupied.iter_mut().map(Occupied::watch);
         sights.fold(Sight::Clear, |worst, sight| match (&worst, &sight) {
             (Sight::Lost(..), _) | (_, Sight::Clear) => worst,
             _ => sight,
@@ -323,10 +323,10 @@ pub struct Ends {
 }
 
 impl Ends {
-    pub fn choose(options: &CaptureOptions, looked: &Looked, site: &CaptureSite) -> Result<Self> {
-        let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
+    pub fn choose(options: &CaptureOptions, found_hooks: &FoundHooks, site: &CaptureSite) -> Result<Self> {
+        let tappable = found_hooks.hooks.iter().all(|hook| hook.entry.is_some());
         let at = match options.at {
-            // The packet's path has the step at the exit alone.
+            // Without hooks at the entry, the packet's path has the step at the exit alone.
             Some(_) if options.follows() && !tappable => At::Exit,
             at => at.unwrap_or(At::Exit),
         };
@@ -393,7 +393,7 @@ impl Ends {
         config: &TapConfig,
         ids: PointIds,
         entry: Option<PointIds>,
-        hook: &Found,
+        hook: &FoundHook,
         options: &CaptureOptions,
     ) -> Vec<Occupant> {
         let wanted = |action: u32| {

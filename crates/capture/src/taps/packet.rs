@@ -1,4 +1,5 @@
-//! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout, for all other cases.
+//! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout. It works where no
+//! other tap does.
 
 pub(crate) mod group;
 mod worker;
@@ -55,7 +56,7 @@ impl Tap for Packet {
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let site = &sites[index];
         let options = Rc::clone(&assembly.options);
-        give_notice(site, assembly);
+        report_surprises(site, assembly);
         if let Some(member) = attach_member(index, site, assembly)? {
             return Ok(member);
         }
@@ -113,8 +114,8 @@ fn promiscuous_wanted(options: &CaptureOptions, site: &CaptureSite) -> bool {
     options.promiscuous && ethernet && !site.interface.loopback
 }
 
-/// Reports surprises of the file: frames without a link type, and the source of time stamps.
-fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
+/// Reports facts that a reader of the file may not expect: frames without a link type, and the source of time stamps.
+fn report_surprises(site: &CaptureSite, assembly: &mut Assembly) {
     if site.interface.link_type == LINKTYPE_USER0 {
         let interface = site.label.clone();
         assembly.event(Event::NoLinkType { interface });
@@ -273,7 +274,7 @@ fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> R
         return Ok(None);
     };
     if promiscuous_wanted(&assembly.options, site) {
-        group.be_promiscuous(site)?;
+        group.set_promiscuous(site)?;
     }
     let rings = Arc::clone(group.threads.borrow().rings());
     let ids = assembly.add_point(index, site, &rings, &FACTS, "packet")?;
@@ -303,7 +304,7 @@ impl AttachedTap for AttachedMember {
             return Vec::new();
         }
         if let Some(socket) = &*self.group.promiscuous.borrow() {
-            // The promiscuous mode may be gone with its interface.
+            // The promiscuous mode may have ended with its interface.
             let _ = packet_socket::promiscuous_too(socket, self.member.interface, false);
         }
         // Packets in the sockets are read before the summary; at the end of a capture, the first member does this for

@@ -72,11 +72,8 @@ impl Tap for Pcap {
             site.namespace.as_ref(),
             &PcapRequest {
                 device: &site.interface.name,
-                snaplen: match filters_itself {
-                    // A filter may read more bytes than are recorded.
-                    true => sharing.own.max_captured(),
-                    false => snaplen,
-                },
+                // A filter may read more bytes than are recorded.
+                snaplen: if filters_itself { sharing.own.max_captured() } else { snaplen },
                 promiscuous: options.promiscuous && site.interface.name != ANY,
                 buffer: sharing.kernel,
                 timeout_ms: TIMEOUT_MS,
@@ -257,10 +254,12 @@ impl Drop for AttachedPcap {
     }
 }
 
-/// Pseudo-device of all interfaces, without a common mode.
+/// Pseudo-device of all interfaces, which cannot be set promiscuous.
 pub const ANY: &str = "any";
+const DLT_ATM_RFC1483: i32 = 11;
 const DLT_RAW: i32 = 12;
 const DLT_RAW_OPENBSD: i32 = 14;
+const LINKTYPE_ATM_RFC1483: u16 = 100;
 
 /// Returns true if reading such a device removes its packets from the network stack.
 pub fn steals(device: &str) -> bool {
@@ -278,7 +277,7 @@ pub fn waits_for_packets(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("vale")
 }
 
-/// Refuses to withhold packets from an interface's network stack by mistake.
+/// Refuses a device that withholds packets from the network stack, unless `steal` is set.
 pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     if !steals(device) || steal {
         return Ok(());
@@ -292,11 +291,11 @@ pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     .fix("add --steal to use it anyway"))
 }
 
-/// Returns a capture file's number for one of the library's, which differ between systems.
+/// Returns the link type in capture files for a number of the library, which differs between systems.
 pub fn link_type(number: i32) -> Option<u16> {
     match number {
         DLT_RAW | DLT_RAW_OPENBSD => Some(LINKTYPE_RAW),
-        11 => Some(100),
+        DLT_ATM_RFC1483 => Some(LINKTYPE_ATM_RFC1483),
         other => u16::try_from(other).ok(),
     }
 }

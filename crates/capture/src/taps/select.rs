@@ -48,7 +48,7 @@ fn wants_verdicts(options: &CaptureOptions) -> bool {
     tc::FACTS.check(options).is_err()
 }
 
-/// Returns true if the request exceeds most hook maps.
+/// Returns true if the request requires a hook at the entry, which most hook maps lack.
 fn wants_entry(options: &CaptureOptions) -> bool {
     options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
 }
@@ -112,11 +112,13 @@ pub(super) fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<
         return Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced));
     };
     // Packets that the program passes are better than none.
-    match packet::FACTS.check(options).is_ok() {
-        true => Ok((tap(Packet), untraced(&error))),
-        false if tc::FACTS.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
-        false if site.one_of_any => Ok((tap(Packet), untraced(&error))),
-        false => Err(error),
+    let packet_suits = packet::FACTS.check(options).is_ok();
+    if !packet_suits && tc::FACTS.check(options).is_ok() {
+        Ok((tap(Tc::Asked), untraced(&error)))
+    } else if packet_suits || site.one_of_any {
+        Ok((tap(Packet), untraced(&error)))
+    } else {
+        Err(error)
     }
 }
 

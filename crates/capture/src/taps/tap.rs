@@ -49,9 +49,9 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
-/// Returns the name of a program's variant: the letters of what it does stand at its end.
-pub(crate) fn variant(program: &str, does: &[(bool, &str)]) -> String {
-    let letters: String = does.iter().filter(|(does, _)| *does).map(|(_, letter)| *letter).collect();
+/// Returns the name of a program's variant, which ends with a letter for each of its features.
+pub(crate) fn variant(program: &str, features: &[(bool, &str)]) -> String {
+    let letters: String = features.iter().filter(|(has, _)| *has).map(|(_, letter)| *letter).collect();
     if letters.is_empty() { program.to_owned() } else { format!("{program}_{letters}") }
 }
 

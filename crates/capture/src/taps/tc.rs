@@ -52,7 +52,7 @@ const TC_ACT_UNSPEC: i32 = -1;
 
 #[derive(Debug)]
 pub enum Tc {
-    /// For the directions asked for.
+    /// For the requested directions.
     Asked,
     /// For sent packets alone, next to an XDP tap, which sees received ones.
     Sent,
@@ -66,7 +66,7 @@ impl Tap for Tc {
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let site = &sites[index];
         let options = &assembly.options;
-        // The sender's process is known of one, the receiver's of the other.
+        // Of a loopback packet, the sent copy names the sender's process, and the received copy the receiver's.
         let both_ends = options.process.as_ref().is_some_and(ProcessPlan::filters);
         let direction = match (self, options.direction) {
             (Self::Sent, _) => Direction::Out,
@@ -101,8 +101,8 @@ fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
     })
 }
 
-/// Inserts the filter's instructions, which are the same for both sides. Returns what they need until the program is
-/// loaded.
+/// Inserts the filter's instructions, which are the same for both sides. Returns the blocks, which must live until
+/// the program is loaded.
 fn insert_filter(site: &CaptureSite, assembly: &Assembly, program: &mut TapProgram) -> Result<Vec<Block>> {
     let Some(filter) = &assembly.options.filter else {
         return Ok(Vec::new());
@@ -121,7 +121,7 @@ fn insert_filter(site: &CaptureSite, assembly: &Assembly, program: &mut TapProgr
 /// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since
 /// Linux 6.9.
 fn find_header(config: &mut TapConfig) {
-    // Both are older than that, and the kernel without the second may not accept the third version of a long filter.
+    // Kernels with such packets have both features; without far jumps, the kernel may refuse the third copy of a long filter.
     if !object::can_cast() || !probe::has_far_jumps() {
         return;
     }
@@ -267,10 +267,10 @@ impl AttachedTc {
             }
         }
         let what = || format!("cannot attach to {} at {hook}", site.label);
-        // The kernel needs 10 ms to make a tcx link and as long to end it, one after the other. Foreign tcx programs
+        // The kernel needs 10 ms to make a tcx link and as long to end it, one link after the other. Foreign tcx programs
         // run before any filter, so tcx is used next to them nevertheless.
-        let is_quicker = recipe.likeness.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
-        let tcx = if is_quicker || probe::is_unwanted("tcx") {
+        let prefers_clsact = recipe.likeness.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
+        let tcx = if prefers_clsact || probe::is_unwanted("tcx") {
             Err((Some(errno::EOPNOTSUPP), Error::failed(what(), "disabled by TRAWL_WITHOUT")))
         } else {
             recipe.load(attach_type, site, assembly).map_err(|e| (e.errno(), e)).and_then(|program| {
@@ -286,7 +286,7 @@ impl AttachedTc {
                 assembly.points.set_mode(ids.point, "tcx");
                 Ok(())
             }
-            // Kernels before 6.6 do not know this link, and some not the attach type.
+            // Kernels before 6.6 do not know this link, and some of them do not know the attach type.
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
                 let program = recipe.load(0, site, assembly)?;
                 let name = recipe.name.as_str();
@@ -325,8 +325,8 @@ impl AttachedTap for AttachedTc {
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {
-        let is_well = self.clsact.is_empty() && self.sides.iter().all(TcxSide::is_attached);
-        if is_well || !self.site.interface.is_there(self.site.namespace.as_ref()) {
+        let is_healthy = self.clsact.is_empty() && self.sides.iter().all(TcxSide::is_attached);
+        if is_healthy || !self.site.interface.is_there(self.site.namespace.as_ref()) {
             return Sight::Clear;
         }
         let mut sight = Sight::Clear;

@@ -84,12 +84,12 @@ impl Threads {
         self.running.iter().all(JoinHandle::is_finished)
     }
 
-    /// Gives up threads that do not stop.
+    /// Abandons threads that do not stop.
     pub fn abandon(&mut self) {
         self.running.clear();
     }
 
-    /// Stops the threads, waits for them, and returns an event for a failure if any had been started.
+    /// Stops the threads and waits for them. Returns an event if one of them failed.
     pub fn join(&mut self) -> Option<Event> {
         self.stop();
         if self.running.is_empty() {
@@ -103,7 +103,7 @@ impl Threads {
         self.failure.0.get().cloned().map(Event::ReadFailed)
     }
 
-    /// Returns the reason for which no more packets come, if a thread failed.
+    /// Returns the reason for which no more packets are read, if a thread failed.
     pub fn ended(&self) -> Option<GoneReason> {
         self.failure.0.get().cloned().map(GoneReason::ReadFailed)
     }

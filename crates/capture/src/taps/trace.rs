@@ -62,7 +62,7 @@ pub fn obstacle(site: &CaptureSite, present: &XdpAttachment) -> Option<Error> {
     if let Some(answer) = refusal() {
         return Some(refused(site, present, answer));
     }
-    // Another error is the capture's own, when it attaches the tap.
+    // Any other error is reported when the tap is attached.
     let found = Present::at(site).ok().flatten()?;
     let is_traceable = found.main.function.is_some();
     (!is_traceable).then(|| found.main.has_no_types(&site.label))
@@ -84,7 +84,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
             .fix("leave out --program: the hook map of the attached program shows its verdicts");
     }
     let error = Error::failed(
-        format!("cannot look at the XDP program on {}", site.label),
+        format!("cannot trace the XDP program on {}", site.label),
         format!(
             "{name} (id {}, {} mode) has no hook map, and the kernel accepts no tracing programs here: {why}",
             present.program_id,
@@ -102,10 +102,13 @@ impl Tap for Trace {
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let site = &sites[index];
         assembly.options.check_ends()?;
-        let programs = assembly.options.programs.clone().unwrap_or(Programs::AttachedTap);
+        let programs = assembly.options.programs.clone().unwrap_or(Programs::Attached);
         let Some(present) = Present::at(site)? else {
-            return Err(Error::failed(format!("cannot look at an XDP program on {}", site.label), "none is on it")
-                .fix("leave out --program, or attach one: trawl xdp load"));
+            return Err(Error::failed(
+                format!("cannot trace an XDP program on {}", site.label),
+                "no XDP program is attached",
+            )
+            .fix("leave out --program, or attach one: trawl xdp load"));
         };
         if let Some(answer) = refusal() {
             return Err(refused(site, &present.attachment(), answer));
@@ -119,14 +122,14 @@ impl Tap for Trace {
         let names: Vec<&str> = chosen.iter().map(|program| program.name.as_str()).collect();
         for program in chosen {
             let follow = match programs {
-                Programs::Id(_) => Follow::Nobody,
-                Programs::AttachedTap => Follow::AttachedTap,
-                Programs::All if program.id == present.main.id => Follow::AttachedTap,
+                Programs::Id(_) => Follow::Nothing,
+                Programs::Attached => Follow::Attached,
+                Programs::All if program.id == present.main.id => Follow::Attached,
                 Programs::All | Programs::Named(_) => Follow::Name,
             };
             // A single program needs no name; two programs with the same name need their ids too.
             let name = match names.iter().filter(|name| **name == program.name).count() {
-                _ if programs == Programs::AttachedTap => None,
+                _ if programs == Programs::Attached => None,
                 1 => Some(program.name.clone()),
                 _ => Some(program.describe()),
             };

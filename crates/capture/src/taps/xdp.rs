@@ -70,7 +70,7 @@ impl Tap for Xdp {
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let site = &sites[index];
         let rings = assembly.program_rings()?;
-        // Two captures at once would claim the same seat.
+        // Without the lock, two captures that start at once would claim the same seat.
         let _lock = netns::lock(site.namespace.as_ref())?;
         let present = site.interface.xdp_attached(site.namespace.as_ref())?;
         if present.is_some() && assembly.options.time == TimeSource::Hardware {
@@ -142,7 +142,7 @@ fn own_program(
     options: &CaptureOptions,
 ) -> Result<Seated> {
     let seat = match joined {
-        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| capture_ended(site))?,
         None => CaptureSeat::first(1)?,
     };
     config.chain_next = seat.next(0);
@@ -175,7 +175,7 @@ fn shared_program(
         return Ok(serves.then(|| (Rc::clone(seated), entry)));
     }
     let seat = match joined {
-        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| capture_ended(site))?,
         None => CaptureSeat::first_of_many()?,
     };
     if !seat.is_for_many() {
@@ -212,7 +212,7 @@ pub fn is_trawls(present: &XdpAttachment) -> bool {
     snapshot::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
 }
 
-fn moved_on(site: &CaptureSite) -> Error {
+fn capture_ended(site: &CaptureSite) -> Error {
     Error::failed(format!("cannot join the capture on {}", site.label), "it ended just now").fix("try again")
 }
 
@@ -225,7 +225,7 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
     Error::failed(
         format!("cannot attach to {}", site.label),
         format!(
-            "the XDP program {name} (id {}, {} mode) is on it, and it has no hook map",
+            "the XDP program {name} (id {}, {} mode) is attached, and has no hook map",
             present.program_id,
             present.mode.name()
         ),

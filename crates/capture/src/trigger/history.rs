@@ -7,7 +7,7 @@ use trawl_packet::pcapng::block::blocks;
 /// Size of a chunk, the unit of overwriting: at most this, and a 16th of the memory.
 const CHUNK_MAX: usize = 256 << 10;
 const CHUNKS_MIN: usize = 16;
-/// Fraction of the retention time that a chunk covers at most.
+/// A chunk covers at most one part in this many of the retention time.
 const SPANS: u64 = 16;
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl History {
         }
     }
 
-    /// Starts another chunk, with room for a block at least.
+    /// Starts another chunk, with room for at least this many bytes.
     fn begin(&mut self, least: usize, time_ns: u64) {
         self.forget_before(time_ns);
         if let Some(last) = self.chunks.back_mut() {
@@ -126,7 +126,7 @@ impl History {
         self.overwritten_until
     }
 
-    /// Takes out all packets since then, without a limit for more.
+    /// Removes and returns all packets since this time. The returned history accepts more packets without a limit.
     pub fn take_since(&mut self, from_ns: u64) -> Self {
         let mut taken = Self {
             chunks: std::mem::take(&mut self.chunks),

@@ -144,7 +144,7 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
     if action == Action::Deny && args.rate.is_none() && args.src.is_empty() && whole.is_about_everything() && !args.all
     {
         return Err(Error::usage("the rule would deny every packet", "it names no address, protocol or port")
-            .fix("name what to deny, or --all"));
+            .fix("name the packets to deny, or add --all to deny every packet"));
     }
     let sources: Vec<_> = match args.src.as_slice() {
         [] => vec![None],

@@ -31,14 +31,13 @@ const POINTER: u8 = 2;
 const ARRAY: u8 = 3;
 pub(crate) const STRUCTURE: u8 = 4;
 const UNION: u8 = 5;
-const ENUM: u8 = 6;
+pub(crate) const ENUMERATION: u8 = 6;
 const FORWARD: u8 = 7;
 const TYPEDEF: u8 = 8;
 const VOLATILE: u8 = 9;
 const CONST: u8 = 10;
 const RESTRICT: u8 = 11;
 /// A function of the kernel.
-pub(crate) const ENUMERATION: u8 = 6;
 pub(crate) const FUNCTION: u8 = 12;
 const PROTOTYPE: u8 = 13;
 /// A variable of the kernel.
@@ -47,7 +46,7 @@ const SECTION: u8 = 15;
 const FLOAT: u8 = 16;
 const DECLARATION_TAG: u8 = 17;
 const TYPE_TAG: u8 = 18;
-const ENUM_64: u8 = 19;
+const ENUMERATION_64: u8 = 19;
 
 /// Data that libbpf and the loader need for programs that read the kernel's structures.
 #[derive(Debug)]
@@ -195,7 +194,8 @@ impl KernelTypes {
             None => base?.string(offset),
         };
         let is_meant = |entry: &TypeOffset| {
-            self.kind(*entry) == ENUM && name(self.word(entry.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
+            self.kind(*entry) == ENUMERATION
+                && name(self.word(entry.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
         };
         let values = |entry: TypeOffset| {
             (0..self.count(entry)).filter_map(move |number| {
@@ -289,8 +289,8 @@ impl KernelTypes {
             POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT | TYPE_TAG => 0,
             INT | VARIABLE | DECLARATION_TAG => WORD,
             ARRAY => 3 * WORD,
-            STRUCTURE | UNION | SECTION | ENUM_64 => count * MEMBER_LENGTH,
-            ENUM | PROTOTYPE => count * 2 * WORD,
+            STRUCTURE | UNION | SECTION | ENUMERATION_64 => count * MEMBER_LENGTH,
+            ENUMERATION | PROTOTYPE => count * 2 * WORD,
             _ => return None,
         };
         Some(TYPE_LENGTH + after)
@@ -379,7 +379,7 @@ impl<'a> Excerpt<'a> {
                 }
             }
             // The names of their values are not needed.
-            ENUM | ENUM_64 => {
+            ENUMERATION | ENUMERATION_64 => {
                 words[1] &= !0xffff;
                 words.truncate(3);
             }
@@ -512,7 +512,7 @@ mod tests {
     /// A module's reasons, whose names are numbered on from the kernel's, and may be the kernel's.
     #[test]
     fn module_enumerations_use_names_of_both() {
-        let kind = |count: u32| u32::from(ENUM) << 24 | count;
+        let kind = |count: u32| u32::from(ENUMERATION) << 24 | count;
         let kernel = made(&[1, kind(1), 4, 17, 2], b"\0skb_drop_reason\0NO_SOCKET\0");
         let own = 27;
         let module = made(&[own, kind(2), 4, own + 16, 3 << 16 | 1, 17, 3 << 16 | 2], b"ovs_drop_reason\0LAST\0");

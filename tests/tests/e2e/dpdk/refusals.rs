@@ -80,7 +80,7 @@ fn dpdk_names_the_missing_part() {
         file.display().to_string()
     };
     let cases = [
-        ("printf 'trawl-dpdk\\t999\\tDPDK 1\\n'; sleep 1", "of another build of trawl"),
+        ("printf 'trawl-dpdk\\t999\\tDPDK 1\\n'; sleep 1", "belongs to another build of trawl"),
         ("printf 'fail\\tversion\\t23.11.0\\t22.11.11\\n'; exit 1", "the application has DPDK 23.11.0"),
         ("echo 'EAL: so it is' >&2; exit 3", "EAL: so it is"),
         ("kill -9 $$", "ended without an error message"),

@@ -60,7 +60,7 @@ fn kernel_without_loops_is_named_by_the_guard_and_by_doctor() {
     assert_eq!(xdp_on(&lab.pair.b), None);
     let doctor = trawl(&["doctor"]);
     let said = String::from_utf8_lossy(&doctor.stdout);
-    assert!(said.contains("not there: the guard"), "{said}");
+    assert!(said.contains("unavailable: the guard"), "{said}");
 }
 
 #[test]

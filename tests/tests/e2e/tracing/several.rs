@@ -97,7 +97,7 @@ fn error_for_an_unknown_number_lists_the_known_ones() {
     );
     // A program on another interface does not count.
     let Some(other) = Lab::open() else { return };
-    fails(&["capture", "-i", &other.receiver(), "--program", &id], 1, &["none is on it"]);
+    fails(&["capture", "-i", &other.receiver(), "--program", &id], 1, &["no XDP program is attached"]);
 }
 
 #[test]

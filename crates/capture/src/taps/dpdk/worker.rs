@@ -17,10 +17,11 @@ use crate::sampling::Sampling;
 use crate::taps::threads::Failure;
 use trawl_plan::options::Meta;
 
-/// Sleep while nothing comes.
+/// Sleep while no packets arrive: at first, and after `CHECK_INTERVAL` without packets.
 const NAP: Duration = Duration::from_micros(200);
 const LONG_NAP: Duration = Duration::from_millis(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval at which the helper's messages are read.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A better calibration of the clock moves times back by less than this; a larger difference is a step of the clock.
 const CALIBRATION_NS: u64 = 20_000_000;
 
@@ -118,7 +119,7 @@ impl HelperState {
     }
 
     /// Returns true, once, if the helper was killed and left its callbacks in the application.
-    pub fn has_been_killed(&self) -> bool {
+    pub fn take_killed(&self) -> bool {
         self.killed.swap(false, Ordering::Relaxed)
     }
 }
@@ -130,7 +131,7 @@ pub struct Worker {
     recorder: Recorder,
     state: Arc<HelperState>,
     failure: Failure,
-    looked: Instant,
+    checked: Instant,
     /// Set once the limit is reached: later packets and losses do not count.
     limit_noted: bool,
 }
@@ -172,7 +173,7 @@ impl Worker {
             },
             state,
             failure,
-            looked: Instant::now(),
+            checked: Instant::now(),
             limit_noted: false,
         }
     }
@@ -203,7 +204,7 @@ impl Worker {
                 self.limit_noted = true;
                 self.state.freeze_counts(&self.blocks);
             }
-            if self.looked.elapsed() >= LOOK_EVERY || is_last {
+            if self.checked.elapsed() >= CHECK_INTERVAL || is_last {
                 self.read_messages();
             }
             if is_last {
@@ -221,7 +222,7 @@ impl Worker {
             }
             if shown > 0 {
                 idle_since = Instant::now();
-            } else if idle_since.elapsed() < LOOK_EVERY {
+            } else if idle_since.elapsed() < CHECK_INTERVAL {
                 thread::sleep(NAP);
             } else {
                 thread::sleep(LONG_NAP);
@@ -231,7 +232,7 @@ impl Worker {
 
     /// Reads the helper's messages and the counts.
     fn read_messages(&mut self) {
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         if !self.limit_noted {
             self.state.put_counts(&self.blocks);
         }

@@ -25,7 +25,7 @@ const FREQUENT: &str = "frequent_drops";
 const COUNTS: &str = "drop_counts";
 const FIRST: &str = "first_drops";
 const OTHERS: &str = "other_drops";
-/// Names of namespaces and devices may change.
+/// Interval at which names of namespaces and devices are read again, because they may change.
 const FORGET_NAMES: Duration = Duration::from_secs(60);
 
 /// The properties that counted drops share.
@@ -56,7 +56,7 @@ pub struct DropWatch {
     symbols: Symbols,
     names: Names,
     named: Instant,
-    /// The counts at the last look.
+    /// The counts at the last call of `take`.
     seen: HashMap<Vec<u8>, u64>,
     seen_others: u64,
     seen_missed: u64,
@@ -67,7 +67,7 @@ fn fail(error: impl std::fmt::Display) -> Error {
 }
 
 impl DropWatch {
-    /// Begins to count. With `owners`, drops of different processes are counted separately.
+    /// Attaches the program, and starts counting. With `owners`, drops of different processes are counted separately.
     pub fn attach(owners: Option<&ProcessWatch>) -> Result<Self> {
         Self::try_attach(owners).map_err(|error| match error.errno() {
             Some(errno::EPERM) => fail(error.why()).fix("this requires root (CAP_BPF and CAP_PERFMON)"),
@@ -107,8 +107,8 @@ impl DropWatch {
         })
     }
 
-    /// Returns the numbers of packets since the last call. `None` stands for further kinds of drops than the kernel
-    /// tells apart.
+    /// Returns the numbers of packets since the last call. `None` stands for the kinds of drops beyond the maximum
+    /// number that the program counts apart.
     pub fn take(&mut self) -> Result<Vec<(Option<CountedDrop>, u64)>> {
         if self.named.elapsed() > FORGET_NAMES {
             self.named = Instant::now();
@@ -116,7 +116,7 @@ impl DropWatch {
         }
         let frequent = self.frequent()?;
         let infrequent = self.counts.keys().map_err(fail)?;
-        // Taking all out makes room: kinds of drops that go on are counted again.
+        // Removing all makes room: kinds of drops that continue are added again.
         let empties = infrequent.len() > self.counts.about().max_entries as usize / 2;
         let mut counts = frequent.clone();
         for kind in infrequent {
@@ -152,7 +152,7 @@ impl DropWatch {
         missed - std::mem::replace(&mut self.seen_missed, missed)
     }
 
-    /// Returns the counts of the kinds that have places of their own, by the bytes of the kind.
+    /// Returns the counts of the frequent kinds, which have slots of their own, by the bytes of the kind.
     fn frequent(&self) -> Result<HashMap<Vec<u8>, u64>> {
         let mut counts = HashMap::new();
         for place in 0..FREQUENT_DROPS as u32 {

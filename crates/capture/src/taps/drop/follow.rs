@@ -115,7 +115,7 @@ struct Step {
     program: &'static str,
 }
 
-/// In reverse order of a packet's path: once the first steps are attached, all later ones are.
+/// All steps, in reverse order of a packet's path: when the first step of a path is attached, all later ones already are.
 const STEPS: [Step; 14] = [
     step(STEP_DROPPED, "kfree_skb", "trawl_free"),
     step(STEP_CONSUMED, "consume_skb", "trawl_consume"),
@@ -143,11 +143,11 @@ const _: () = assert!(AT_NETFILTER + 2 <= FOLLOW_HOOKS);
 const AT_TRACEPOINTS: &str = "trawl_steps";
 /// Programs of steps at which packets may be seen first. They choose packets by their process.
 const FIRST_SEEN: [&str; 4] = ["trawl_enter", "trawl_hook", ENCRYPT, CALL];
-/// The program at the function through which IPsec sends packets, and the kernel's name of that.
+/// The program at the function through which IPsec sends packets, and the kernel's name of that function.
 const ENCRYPT: &str = "trawl_encrypt";
 const ENCRYPTS: &str = "xfrm_output";
 /// The programs at the call and the return of the function that runs a hook of netfilter, and the kernel's name of
-/// that.
+/// that function.
 const CALL: &str = "trawl_call";
 const RETURN: &str = "trawl_return";
 const RUNS_HOOK: &str = "nf_hook_slow";
@@ -208,20 +208,20 @@ pub fn attach(
     keep(at_tracepoints, &mut attached);
     let known = along.namespaces.iter().map(|one| one.identity().1);
     let mut hooks = Hooks { namespaces: known.collect(), ..Hooks::default() };
-    let mut tell = |error: &Error| {
+    let mut report = |error: &Error| {
         assembly.event(Event::NoSteps { why: error.to_string() });
     };
     let runs_programs = has_programs_at_hooks();
     let at_all_hooks =
-        runs_programs && netfilter(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell).is_ok();
+        runs_programs && netfilter(along, &steps, &mut attached, &mut hooks).inspect_err(&mut report).is_ok();
     if !at_all_hooks {
-        // Its hooks would see packets before IPsec encrypts them.
-        let _ = ipsec(&steps, &mut attached).inspect_err(&mut tell);
+        // Without netfilter's hooks, only this step shows packets before IPsec encrypts them.
+        let _ = ipsec(&steps, &mut attached).inspect_err(&mut report);
     }
     if !runs_programs {
-        let _ = netfilter_function(&steps, &mut attached).inspect_err(&mut tell);
+        let _ = netfilter_function(&steps, &mut attached).inspect_err(&mut report);
     }
-    let _ = traffic_control(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell);
+    let _ = traffic_control(along, &steps, &mut attached, &mut hooks).inspect_err(&mut report);
     Ok((attached, hooks))
 }
 
@@ -401,10 +401,10 @@ fn outermost(program: &OwnedFd, family: u32, hook: u32, priorities: Priorities) 
     attempts.find(is_decided).unwrap_or_else(|| Err(std::io::Error::from_raw_os_error(errno::EBUSY)))
 }
 
-/// Attaches a program before all others on both sides of each interface.
+/// Attaches a program in front of all others on both sides of each interface.
 fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
     if !probe::kernel_is_at_least(6, 6) {
-        let why = format!("programs there need Linux 6.6, and this is {}", trawl_sys::host::kernel_release());
+        let why = format!("programs at tcx need Linux 6.6, and this kernel is {}", trawl_sys::host::kernel_release());
         return Err(Error::failed("no steps at tc", why));
     }
     // No packet is first seen here.

@@ -61,8 +61,8 @@ fn is_due(read: &mut Option<Instant>) -> bool {
 }
 
 fn find_device(namespace: u32, index: u32) -> Option<String> {
-    let mut look = NamespaceSearch::default();
-    let namespace = look.numbered(u64::from(namespace))?;
+    let mut search = NamespaceSearch::default();
+    let namespace = search.numbered(u64::from(namespace))?;
     let link = Netlink::open(Some(namespace)).ok()?.find_link_by_index(index).ok()??;
     Some(link.name)
 }

@@ -49,7 +49,7 @@ pub fn watch_senders(config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Res
     let loaded = ready.load(&program_options(name, program::RAW_TRACEPOINT, 0))?;
     let link = link::attach_raw_tracepoint(loaded.as_fd(), SENDING);
     let link = link.map_err(|e| {
-        Error::os("cannot look at the packets that processes send", e)
+        Error::os("cannot observe the packets that processes send", e)
             .fix("this requires root (CAP_BPF and CAP_PERFMON)")
     })?;
     Ok((loaded, vec![link]))
@@ -85,7 +85,7 @@ fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded
         let found = kernel_types::tracepoint(TRACEPOINT)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         let found = found.ok_or_else(|| {
-            let what = format!("cannot look at the tracepoint {}", TRACEPOINT);
+            let what = format!("cannot attach to the tracepoint {TRACEPOINT}");
             Error::failed(what, "the kernel has no such tracepoint")
         })?;
         options.kind = program::TRACING;
@@ -99,7 +99,7 @@ fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded
         link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT)
     };
     let link = link.map_err(|e| {
-        Error::os("cannot look at the packets that the kernel drops", e)
+        Error::os("cannot observe the packets that the kernel drops", e)
             .fix("this requires root (CAP_BPF and CAP_PERFMON)")
     })?;
     Ok((loaded, vec![link]))

@@ -1,4 +1,5 @@
-//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment. A stage between the merge and the sink.
+//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment.
+//! The converter is a stage between the merge and the sink.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -84,6 +85,7 @@ struct BlockKey {
     link: u32,
 }
 
+/// An interface block with the number of its records.
 #[derive(Debug)]
 struct Numbered {
     id: u32,
@@ -124,7 +126,7 @@ enum More {
 #[derive(Debug)]
 pub struct DropConverter {
     follows: bool,
-    /// No program names processes: they are looked up in the lists of open sockets.
+    /// True if no program names processes: they are looked up in the lists of open sockets.
     lists_sockets: bool,
     /// Interface block of the kernel's records, for packets without a known device.
     point: u32,
@@ -174,7 +176,7 @@ impl DropConverter {
         }
     }
 
-    /// Takes over the first interface blocks of the file.
+    /// Sets the first interface blocks of the file.
     pub fn begin(&mut self, interfaces: &[Interface]) {
         self.next = interfaces.len() as u32;
         if let Some(like) = interfaces.get(self.point as usize) {
@@ -310,7 +312,7 @@ impl DropConverter {
             self.droppers.entry(dropper).or_insert_with(find).clone()
         });
         let netns = (note.netns != 0).then(|| self.names.namespace(note.netns).to_owned());
-        // A socket without a port is closed by now.
+        // A socket without a port is already closed.
         let has_socket = note.family != 0 && note.port != 0;
         let lists = has_socket && self.lists_sockets && note.inode != 0;
         let process = lists.then(|| self.names.process(note.inode)).flatten();
@@ -359,7 +361,7 @@ fn named_rule(rule: &NftRule) -> note::Rule<'static> {
         family: nft_family(rule.family).map_or_else(|| rule.family.to_string().into(), Cow::from),
         table: text_in(&rule.table).into(),
         chain: text_in(&rule.chain).into(),
-        // A policy has none.
+        // A policy has no handle.
         handle: Some(rule.handle).filter(|handle| *handle != 0),
     }
 }

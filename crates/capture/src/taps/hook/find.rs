@@ -21,7 +21,7 @@ const LONGEST: usize = 33;
 
 /// A hook map, and the path at which it is pinned.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundHook {
     pub map: OwnedFd,
     pub path: Option<PathBuf>,
     /// Name of the program that jumps through it, if known.
@@ -32,7 +32,7 @@ pub struct Found {
     pub next: Option<OwnedFd>,
 }
 
-impl Found {
+impl FoundHook {
     pub fn describe(&self) -> String {
         match (&self.path, &self.program) {
             (Some(path), _) => format!("the hook map {}", path.display()),
@@ -44,20 +44,20 @@ impl Found {
 
 /// Search results: one hook, or the hooks of a chain's programs in order.
 #[derive(Debug)]
-pub struct Looked {
-    pub hooks: Vec<Found>,
+pub struct FoundHooks {
+    pub hooks: Vec<FoundHook>,
     /// Number of chained programs, including programs without a hook.
     pub programs: u32,
 }
 
-impl Looked {
+impl FoundHooks {
     pub fn map_ids(&self) -> Vec<u32> {
-        let id = |hook: &Found| map::info(&hook.map).map_or(0, |about| about.id);
+        let id = |hook: &FoundHook| map::info(&hook.map).map_or(0, |about| about.id);
         self.hooks.iter().map(id).collect()
     }
 }
 
-pub fn find(site: &CaptureSite, path: Option<&Path>) -> Result<Looked> {
+pub fn find(site: &CaptureSite, path: Option<&Path>) -> Result<FoundHooks> {
     match path {
         Some(path) => by_path(site, path),
         None => by_program(site),
@@ -66,11 +66,11 @@ pub fn find(site: &CaptureSite, path: Option<&Path>) -> Result<Looked> {
 
 /// Returns the ids of the hook maps through which the attached program jumps now.
 pub fn maps_now(site: &CaptureSite) -> Vec<u32> {
-    by_program(site).map_or_else(|_| Vec::new(), |looked| looked.map_ids())
+    by_program(site).map_or_else(|_| Vec::new(), |found_hooks| found_hooks.map_ids())
 }
 
 /// Finds a hook by path. If the attached program jumps through the map, all of its maps are known.
-fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
+fn by_path(site: &CaptureSite, path: &Path) -> Result<FoundHooks> {
     let found = open_hook(path)?;
     let id_of = |map: &OwnedFd| map::info(map).map_or(0, |about| about.id);
     let wanted = id_of(&found.map);
@@ -83,10 +83,10 @@ fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
         chain.hooks = vec![hook];
         return Ok(chain);
     }
-    Ok(Looked { hooks: vec![found], programs: 1 })
+    Ok(FoundHooks { hooks: vec![found], programs: 1 })
 }
 
-fn open_hook(path: &Path) -> Result<Found> {
+fn open_hook(path: &Path) -> Result<FoundHook> {
     let what = || format!("cannot use {} as a hook", path.display());
     let map = bpffs::open_map(path)?;
     let about = map::info(&map).map_err(|e| Error::os(what(), e))?;
@@ -98,13 +98,13 @@ fn open_hook(path: &Path) -> Result<Found> {
         let why = format!("it has {} entries, and a hook needs one for each of {ACTIONS} actions", about.max_entries);
         return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap requires"));
     }
-    Ok(Found { map, path: Some(path.to_owned()), program: None, entry: None, next: None })
+    Ok(FoundHook { map, path: Some(path.to_owned()), program: None, entry: None, next: None })
 }
 
-fn by_program(site: &CaptureSite) -> Result<Looked> {
+fn by_program(site: &CaptureSite) -> Result<FoundHooks> {
     let what = || format!("cannot find a hook on {}", site.label);
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return Err(Error::failed(what(), "no XDP program is on it").fix("use --tap xdp"));
+        return Err(Error::failed(what(), "no XDP program is attached").fix("use --tap xdp"));
     };
     if let Some(error) = site.missing_right() {
         return Err(error);
@@ -119,7 +119,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
         found.retain(|one| one.path.is_some());
     }
     if found.len() > 1 {
-        let names: Vec<String> = found.iter().map(Found::describe).collect();
+        let names: Vec<String> = found.iter().map(FoundHook::describe).collect();
         return Err(Error::failed(what(), format!("it has several: {}", names.join(", "))).fix("name one: --hook PATH"));
     }
     let Some(hook) = found.pop() else {
@@ -132,7 +132,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
             site.with_hooks(present.program_id)
         )));
     };
-    Ok(Looked { hooks: vec![hook], programs: chain.programs })
+    Ok(FoundHooks { hooks: vec![hook], programs: chain.programs })
 }
 
 /// Returns true if an attached program has a map that can serve as a hook.
@@ -143,7 +143,7 @@ pub fn is_there(present: &XdpAttachment) -> bool {
 
 /// Returns the name of a program and its maps.
 fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
-    let fail = |e| Error::os(format!("cannot look at the XDP program {program_id}"), e);
+    let fail = |e| Error::os(format!("cannot inspect the XDP program {program_id}"), e);
     let program = program::open_by_id(program_id).map_err(fail)?;
     let about = info::program(program.as_fd()).map_err(fail)?;
     let open = |id: u32| {
@@ -156,13 +156,13 @@ fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
 }
 
 /// Returns the programs that trawl chained, from the attached one on, as far as they have hooks.
-fn chain_of(head: u32) -> Result<Looked> {
-    let mut looked = Looked { hooks: Vec::new(), programs: 0 };
+fn chain_of(head: u32) -> Result<FoundHooks> {
+    let mut found_hooks = FoundHooks { hooks: Vec::new(), programs: 0 };
     let mut at = Some(head);
     while let Some(id) = at.take()
-        && (looked.programs as usize) < LONGEST
+        && (found_hooks.programs as usize) < LONGEST
     {
-        looked.programs += 1;
+        found_hooks.programs += 1;
         let (name, maps) = maps_of(id)?;
         let (mut hook, mut entry, mut next) = (None, None, None);
         for (map, about) in maps {
@@ -178,16 +178,16 @@ fn chain_of(head: u32) -> Result<Looked> {
             at = (0..ACTIONS).find_map(|slot| map::program_in(next.as_fd(), slot).ok().flatten());
         }
         if let Some((map, id)) = hook {
-            looked.hooks.push(Found { map, path: bpffs::path_of_map(id), program: Some(name), entry, next });
+            found_hooks.hooks.push(FoundHook { map, path: bpffs::path_of_map(id), program: Some(name), entry, next });
         }
     }
-    Ok(looked)
+    Ok(found_hooks)
 }
 
 /// Returns all maps of an attached foreign program that can serve as a hook.
-fn foreign_hooks_of(program_id: u32) -> Result<Vec<Found>> {
+fn foreign_hooks_of(program_id: u32) -> Result<Vec<FoundHook>> {
     let (_, maps) = maps_of(program_id)?;
-    let found = |(map, about): (OwnedFd, info::MapInfo)| Found {
+    let found = |(map, about): (OwnedFd, info::MapInfo)| FoundHook {
         map,
         path: bpffs::path_of_map(about.id),
         program: None,

@@ -37,7 +37,7 @@ pub(crate) struct Group {
     pub members: Members,
     pub sampling: Sampling,
     pub rejected: Option<Rejected>,
-    /// Keeps its interfaces promiscuous.
+    /// Socket that keeps the group's interfaces promiscuous.
     pub promiscuous: RefCell<Option<OwnedFd>>,
 }
 
@@ -47,7 +47,7 @@ impl Group {
         self.rejected.as_ref().map_or(0, count)
     }
 
-    pub fn be_promiscuous(&self, site: &CaptureSite) -> Result<()> {
+    pub fn set_promiscuous(&self, site: &CaptureSite) -> Result<()> {
         let mut held = self.promiscuous.borrow_mut();
         let interface = site.interface.index;
         if let Some(socket) = &*held

@@ -31,7 +31,7 @@ const LAG_NS: u64 = 20_000_000;
 /// Time within which packets from before the end are handed over; the longer limit is for a busy device.
 const LAST_WAIT: Duration = Duration::from_millis(40);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// Interval at which the library's counters are read: they have 32 bits.
+/// Interval at which the library's counters are read: they have 32 bits, and wrap.
 const FIGURES_EVERY: Duration = Duration::from_millis(200);
 
 /// Packet type in the header of a cooked capture: sent by this host.
@@ -47,7 +47,7 @@ pub struct PcapPoint {
     /// True if the library waits for packets despite non-blocking mode: it is called only when packets are ready.
     pub asks_first: bool,
     pub meta: Meta,
-    /// The filter, if the library would only check each packet too, without counting rejected ones.
+    /// The filter, if trawl runs it: the library would check each packet in user space too, and not count rejected ones.
     pub filter: Option<Classic>,
 }
 
@@ -110,7 +110,7 @@ pub struct Worker {
     handle: Handle,
     wake: Wake,
     recorder: Recorder,
-    looked: Instant,
+    figures_read: Instant,
     failure: Failure,
 }
 
@@ -138,7 +138,7 @@ impl Worker {
             handle,
             wake,
             recorder: Recorder { producer, point, sampling, counts, end: None, shown: 0 },
-            looked: Instant::now(),
+            figures_read: Instant::now(),
             failure,
         }
     }
@@ -154,13 +154,13 @@ impl Worker {
 
     fn record_until_stopped(&mut self) -> Result<()> {
         while !self.recorder.producer.is_stopped() {
-            // Read before the packets, so that later packets are not earlier.
+            // The clock is read before the packets, so that no later packet has an earlier time.
             let now = clock::wall();
             if self.read()? == Rest::Nothing {
                 self.recorder.producer.advance(now.saturating_sub(LAG_NS));
                 self.wait(NAP)?;
             }
-            if self.looked.elapsed() >= FIGURES_EVERY {
+            if self.figures_read.elapsed() >= FIGURES_EVERY {
                 self.read_figures();
             }
         }
@@ -210,7 +210,7 @@ impl Worker {
     }
 
     fn read_figures(&mut self) {
-        self.looked = Instant::now();
+        self.figures_read = Instant::now();
         let figures = self.handle.figures();
         let mut known = self.recorder.counts.figures.lock();
         let before = known.map_or(0, |known| known.dropped);

@@ -55,7 +55,7 @@ impl ClsactFilter {
         let interface = site.interface.index;
         let namespace = site.namespace.clone();
         let mut netlink = Netlink::open(namespace.as_ref())?;
-        let made_qdisc = !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
+        let made_qdisc = !netlink.has_clsact(interface)? || is_of_other_capture(&mut netlink, interface)?;
         let handle = FilterHandle {
             interface,
             direction: side,
@@ -106,7 +106,7 @@ impl ClsactFilter {
     }
 }
 
-/// Deletes a filter, or the qdisc that came with it, unless others use it by now.
+/// Task that deletes a filter, or the qdisc that was created with it unless other filters use it.
 #[derive(Debug)]
 struct Remove {
     namespace: Option<Namespace>,
@@ -151,7 +151,7 @@ impl Undo for Remove {
 const QDISC_MARK: &str = "+clsact";
 
 /// Returns true if the qdisc belongs to another capture that still runs.
-fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
+fn is_of_other_capture(netlink: &mut Netlink, interface: u32) -> Result<bool> {
     for side in [Side::Ingress, Side::Egress] {
         let filters = netlink.filters(interface, side)?;
         if filters.iter().any(|filter| filter.name.ends_with(QDISC_MARK)) {
@@ -220,7 +220,7 @@ impl FiltersOf {
                 let filters = netlink.filters(link.index, side).unwrap_or_default();
                 for filter in filters {
                     if filter.program_id == Some(self.program) {
-                        // A filter that cannot be deleted does not keep the others.
+                        // If one filter cannot be deleted, the others are deleted nevertheless.
                         let _ = netlink.del_filter(filter.handle);
                         came_with_qdisc |= filter.name.ends_with(QDISC_MARK);
                     }

@@ -58,7 +58,7 @@ pub struct VerdictWatch {
 #[derive(Debug)]
 struct Counted {
     at: ProgramAt,
-    /// The counts at the last look.
+    /// The counts at the last call of `take`.
     seen: VerdictCounts,
     is_present: bool,
 }

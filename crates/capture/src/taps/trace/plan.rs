@@ -190,7 +190,7 @@ pub fn attach_at(
 
 /// Explains the kernel's error if a function has the maximum number of tracing programs.
 fn explain_attach(error: std::io::Error, name: &str, label: &str) -> Error {
-    let what = format!("cannot look at the XDP program {name} on {label}");
+    let what = format!("cannot trace the XDP program {name} on {label}");
     match error.raw_os_error() {
         Some(errno::E2BIG) => Error::failed(what, "it already has the maximum of 38 tracing programs")
             .fix("end another capture, or capture on fewer interfaces at a time"),

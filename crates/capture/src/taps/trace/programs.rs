@@ -24,7 +24,7 @@ pub struct Traceable {
 
 impl Traceable {
     fn open(id: u32) -> Result<Self> {
-        let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
+        let fail = |e| Error::os(format!("cannot inspect the XDP program {id}"), e);
         let fd = program::open_by_id(id).map_err(fail)?;
         let functions = functions::of(fd.as_fd()).map_err(fail)?;
         Ok(Self {
@@ -37,7 +37,7 @@ impl Traceable {
 
     /// Explains that it cannot be traced.
     pub fn has_no_types(&self, label: &str) -> Error {
-        let what = format!("cannot look at the XDP program {} on {label}", self.describe());
+        let what = format!("cannot trace the XDP program {} on {label}", self.describe());
         Error::failed(what, "it was loaded without type information").fix("compile it with -g, or use --tap packet")
     }
 
@@ -51,9 +51,10 @@ impl Traceable {
 pub struct Present {
     /// Number of the attached program.
     pub head: u32,
-    /// First program for packets: the attached one, or the only one behind a dispatcher, which then runs instead of it.
+    /// First program that packets meet: the attached one, or the only program of a dispatcher, which then runs instead of
+    /// the dispatcher.
     pub main: Traceable,
-    /// Programs behind the main one, in order.
+    /// Programs after the main one, in order.
     pub members: Vec<Traceable>,
     /// Programs that the main one reaches by jumps, which bypass the hook of tracing programs.
     pub jumped_to: Vec<Traceable>,
@@ -98,9 +99,9 @@ impl Present {
 
     /// Returns the chosen programs, in the order in which packets meet them.
     pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
-        let what = || format!("cannot look at an XDP program on {}", site.label);
+        let what = || format!("cannot trace an XDP program on {}", site.label);
         let chosen: Vec<&Traceable> = match programs {
-            Programs::AttachedTap => vec![&self.main],
+            Programs::Attached => vec![&self.main],
             Programs::All => self.all().collect(),
             Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
             Programs::Id(id) if *id == self.head => vec![&self.main],
@@ -115,7 +116,7 @@ impl Present {
             let wanted = match programs {
                 Programs::Id(id) => format!("the id {id}"),
                 Programs::Named(name) => format!("the name {name}"),
-                Programs::AttachedTap | Programs::All => String::new(),
+                Programs::Attached | Programs::All => String::new(),
             };
             return Err(Error::failed(
                 what(),

@@ -14,11 +14,11 @@ use crate::point::PointIds;
 /// The program that replaces one that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The program attached then.
-    AttachedTap,
+    /// The program that is attached next.
+    Attached,
     /// A program of the same name.
     Name,
-    Nobody,
+    Nothing,
 }
 
 /// The points of one program.
@@ -55,7 +55,7 @@ impl Slot {
         news.push(match now.map(Traceable::describe) {
             Some(program) if self.id.is_some() => Event::ProgramReplaced { interface, before, program },
             Some(program) => Event::ProgramFound { interface, program },
-            None => Event::ProgramLost { interface, program: before, awaited: self.follow != Follow::Nobody },
+            None => Event::ProgramLost { interface, program: before, awaited: self.follow != Follow::Nothing },
         });
         self.id = now.map(|program| program.id);
         self.is_new = now.is_some();
@@ -74,9 +74,9 @@ impl Slot {
         let is_free = |one: &&Traceable| Some(one.id) == self.id || !taken.contains(&one.id);
         let is_called_so = |one: &&Traceable| one.name == self.name;
         match self.follow {
-            Follow::AttachedTap => Some(&present.main).filter(is_free),
+            Follow::Attached => Some(&present.main).filter(is_free),
             Follow::Name => self.find(present).or_else(|| present.all().filter(is_free).find(is_called_so)),
-            Follow::Nobody => self.find(present),
+            Follow::Nothing => self.find(present),
         }
     }
 }
@@ -86,7 +86,7 @@ pub struct Slots {
     plan: TracePlan,
     label: String,
     slots: Vec<Slot>,
-    /// First program for packets.
+    /// First program that packets meet.
     first: Option<u32>,
     /// Tracing program at the first entry that makes no records, and the program it is attached to.
     leader: Option<(u32, OwnedFd)>,
@@ -206,7 +206,7 @@ impl Slots {
 
     /// Returns true if all programs are gone and none will be replaced.
     pub fn are_over(&self) -> bool {
-        let is_over = |slot: &Slot| slot.id.is_none() && slot.follow == Follow::Nobody;
+        let is_over = |slot: &Slot| slot.id.is_none() && slot.follow == Follow::Nothing;
         self.slots.iter().all(is_over)
     }
 

@@ -45,9 +45,9 @@ pub enum Filters {
     Quick,
 }
 
-/// The programs for the first slots of a map.
+/// The programs for the first slots of a map, before they are loaded.
 #[derive(Debug)]
-pub struct Stand {
+pub struct SlotPlan {
     /// Description of the map.
     pub what: String,
     pub map: OwnedFd,
@@ -61,23 +61,23 @@ const COMBINATIONS: [(u32, u32); 4] =
     [(program::ATTACH_XDP, program::HAS_FRAGS), (program::ATTACH_XDP, 0), (0, 0), (0, program::HAS_FRAGS)];
 
 pub fn occupy(
-    stand: Stand,
+    plan: SlotPlan,
     blocks: Option<&XdpBlocks>,
     rings: &Rings,
     site: &CaptureSite,
     warden: &mut Warden,
 ) -> Result<Occupied> {
-    let stride = stand.occupants.len() as u32;
+    let stride = plan.occupants.len() as u32;
     let (mut last, mut refusal) = (None, None);
-    // Two captures at once would claim the same seat.
+    // Without the lock, two captures that start at once would claim the same seat.
     let _lock = netns::lock(site.namespace.as_ref())?;
-    stand.clear_killed()?;
+    plan.clear_killed()?;
     for (attach_type, flags) in COMBINATIONS {
-        let present = stand.present()?;
+        let present = plan.present()?;
         let joined = joined_head(&present).map(|head| CaptureSeat::in_front_of(head, stride)).transpose()?.flatten();
         let is_joining = joined.is_some();
         let seat = joined.map_or_else(|| CaptureSeat::last(stride), Ok)?;
-        let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
+        let programs = match plan.load(&seat, blocks, rings, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
                 refusal = error.refusal();
@@ -87,7 +87,7 @@ pub fn occupy(
         };
         let mut occupied = Occupied {
             namespace: site.namespace.clone(),
-            map: warden::hold(stand.map.as_fd())?,
+            map: warden::hold(plan.map.as_fd())?,
             seat,
             _alive: captures::show_alive(&programs)?,
             programs,
@@ -106,7 +106,7 @@ pub fn occupy(
             Err(EnterError::Trawl(e)) => return Err(e),
         }
     }
-    let what = format!("cannot enter {} on {}", stand.what, site.label);
+    let what = format!("cannot enter {} on {}", plan.what, site.label);
     let error = Error::failed(what, last.unwrap_or_default());
     // A filter that the kernel refuses can be applied in user space.
     Err(match refusal {
@@ -142,7 +142,7 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
     })
 }
 
-impl Stand {
+impl SlotPlan {
     fn present(&self) -> Result<Vec<Option<u32>>> {
         let fail = |e| Error::os(format!("cannot read {}", self.what), e);
         (0..self.occupants.len() as u32).map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail)).collect()
@@ -208,7 +208,7 @@ pub struct Occupied {
     namespace: Option<Namespace>,
     map: OwnedFd,
     seat: CaptureSeat,
-    /// Marks this capture as running.
+    /// Marks this capture as running while it is open.
     _alive: OwnedFd,
     /// Programs by slot.
     programs: Vec<OwnedFd>,
@@ -311,7 +311,7 @@ impl Occupied {
 
     /// Restores the previous programs, and returns an event for each failure.
     pub fn leave(&mut self) -> Vec<Event> {
-        // Without the lock, a capture that arrives at the same moment may go unnoticed, and nothing worse.
+        // Without the lock, at worst a capture that starts at the same moment goes unnoticed.
         let _lock = netns::lock(self.namespace.as_ref());
         self.give_up()
     }
