@@ -228,7 +228,7 @@ struct drop_settings {
 	struct drop_function icmpv6[DROP_FUNCTIONS];
 };
 
-/* What counted drops have in common. */
+/* The properties that counted drops share. */
 struct counted_drop {
 	__u64 location;
 	/* Distinguishes netfilter's hooks, which drop at the same location. */
@@ -249,7 +249,7 @@ struct frequent_drop {
 	struct counted_drop kind;
 };
 
-/* More about the first of these drops: the device's name, and for netfilter the functions that led there. */
+/* Further facts about the first of these drops: the device's name, and for netfilter the functions that led to it. */
 struct first_drop {
 	__u32 name[4];
 	struct drop_stack stack;
@@ -262,15 +262,15 @@ struct first_drop {
 #define FOLLOW_HOOKS 20
 #define HOOK_TURNS 4
 struct hook_turns {
-	/* What the first program was called with last, until the second one is called with the same. */
+	/* The latest arguments of the first program, each until the second one is called with the same. */
 	__u64 called_with[HOOK_TURNS];
-	/* Number of calls of the first program, and of those that the second one has had, too. */
+	/* Number of calls of the first program, and number of those that were followed by a call of the second. */
 	__u64 calls;
 	__u64 confirmed;
 };
 
 struct drop_state {
-	/* A program is running: another one that interrupts it counts its packet as lost. */
+	/* Non-zero while a program runs: another one that interrupts it counts its packet as lost. */
 	__u64 busy;
 	__u64 interrupted;
 	/* Packets that the filter accepted while little memory was left for records. */

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the programs that find the process of each packet share with user space. Rust's copy is generated from this header
- * at build time, as it is from layout.h. */
+/* Types that the programs which find the process of each packet share with user space. Rust's copy is generated from
+ * this header at build time, as it is from layout.h. */
 #ifndef TRAWL_PROCESS_H
 #define TRAWL_PROCESS_H
 
 #include <linux/types.h>
 
-/* How the owner of a socket is known: it has used the socket; it owns the listening socket that the connection came by;
- * it had the socket open when the capture began, alone or among others. Of a packet: it is known as the sender alone. */
+/* Reasons to name a process as the owner of a socket: it has used the socket; it owns the listening socket through which
+ * the connection came; it had the socket open when the capture began, alone or among others. The last one is for a
+ * packet: the process is known only as its sender. */
 #define OWNER_USED 1
 #define OWNER_LISTENER 2
 #define OWNER_EXISTING 3
 #define OWNER_SHARED 4
 #define OWNER_SENDER 5
 
-/* Flags of an owner: user space knows that packets name the process; the filter by process selects it, or another process
- * that has the listening socket open; a tap saw it send, and no program at a system call has described it since. */
+/* Flags of an owner: user space knows that packets name the process; the filter by process selects it, or another
+ * process that has the listening socket open; a tap saw it send, and no program at a system call has described it
+ * since. */
 #define OWNER_TOLD 1
 #define OWNER_WANTED 2
 #define OWNER_SENT 4
-/* The table by cookie has it. */
+/* The table by cookie contains the owner. */
 #define OWNER_LISTED 8
 
 /* The owner of a socket. */
@@ -36,8 +38,8 @@ struct socket_owner {
 	__u64 listener;
 };
 
-/* What a record says of a packet's socket for --process=full, which user space turns into text, and the code of its
- * option. */
+/* Code of the option that holds the facts about a packet's socket for --process=full, which user space turns into
+ * text. */
 #define SOCKET_CODE 32770
 
 struct socket_facts {
@@ -46,8 +48,8 @@ struct socket_facts {
 	__u64 how;
 };
 
-/* A process that has used a socket or begun a program. User space knows it by an event, or from the table if the event found
- * no room. */
+/* A process that has used a socket or executed a program. User space knows it by an event, or from the table if the
+ * event was lost for lack of room. */
 struct known_process {
 	/* Time since boot at which the process started. */
 	__u64 started;
@@ -70,8 +72,8 @@ struct known_process {
 
 #define PROCESS_COMMAND 1024
 
-/* An event of a process: the first use of a socket, a new program, or the first packet that names it, which has the first
- * two fields only. */
+/* An event of a process: the first use of a socket, a new program, or the first packet that names the process. The last
+ * kind has only the first two fields. */
 struct process_event {
 	__u32 kind;
 	__u32 process;
@@ -82,10 +84,10 @@ struct process_event {
 	__u32 user;
 	/* The process's number in its own namespace. */
 	__u32 inner;
-	/* Numbers of bytes that are used of the last two fields. */
+	/* Number of used bytes in each of the last two fields. */
 	__u32 path_length;
 	__u32 command_length;
-	/* Non-zero: the path consists of names, each with a NUL, from the program's up. */
+	/* Non-zero: the path consists of names, each ended by a NUL, from the program's name upwards. */
 	__u32 path_goes_up;
 	__u32 name[4];
 	__u32 path[64];
@@ -106,9 +108,9 @@ struct process_settings {
 	__u32 name[4];
 };
 
-/* Counts of one CPU: events that found no room, recorded packets whose process is unknown, packets that a filter by
- * process leaves out for that reason, and connections that a selected process was given after packets of them were left
- * out. */
+/* Counts of one CPU: events lost for lack of room, recorded packets whose process is unknown, packets that a filter by
+ * process leaves out for that reason, and connections whose first packets were left out before a selected process
+ * received them. */
 struct process_counts {
 	__u64 lost_events;
 	__u64 unknown;
@@ -150,7 +152,7 @@ struct owned_flow {
 	__u32 padding;
 };
 
-/* A flow of the processes that the filter selects, as the packets have it that they receive. An echo's number is in place of
+/* A flow of the processes that the filter selects, as in the packets that they receive. For an echo, its number replaces
  * the local port. */
 struct wanted_flow {
 	__u32 remote[4];
@@ -160,8 +162,8 @@ struct wanted_flow {
 	__u32 padding;
 };
 
-/* A process that asked for an echo (ping), by the answer: the host that answers, the interface, and the number of the
- * process's requests. */
+/* The key of a process that sent an echo request (ping), as the answer has it: the host that answers, the interface, and
+ * the number of the process's requests. */
 struct echo {
 	__u32 address[4];
 	__u32 interface;

@@ -12,7 +12,7 @@ static __always_inline __u64 wall_clock(const struct ring_control *control)
 	return now + control->clock_offset;
 }
 
-/* A clock that is this much earlier than the last stamp was set: stamps follow it. */
+/* A clock that is this much earlier than the last stamp was set back, and stamps follow it. */
 #define CLOCK_STEP 1000000000ull
 
 static __always_inline __u32 reading_mask(const struct ring_control *control)

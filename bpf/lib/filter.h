@@ -151,8 +151,8 @@ static __noinline int advance_due_time(struct capture_shared *shared, __u64 now,
 	return is_over;
 }
 
-/* Applies --limit-rate: each record advances the time at which the next one is due, and a record too far ahead of it is
- * not made. All CPUs share the time. */
+/* Applies --limit-rate: each record advances the time at which the next one is due, and a record that would be too
+ * early is not made. All CPUs share the time. */
 static __always_inline bool over_rate(void)
 {
 	__u64 interval = CONFIG_PAIR(CONFIG_NAME(rate_interval_low), CONFIG_NAME(rate_interval_high));

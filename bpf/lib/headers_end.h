@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Finds the end of a packet's headers, with those inside tunnels: VXLAN, GENEVE, GRE, IP in IP. It agrees with
- * headers_len() in crates/packet/src/walk.rs. A tap defines READ_BYTES(source, at, to, length) before: it returns 0 if
- * the packet has these bytes. */
+/* Finds the end of a packet's headers, including the headers inside tunnels: VXLAN, GENEVE, GRE, IP in IP. It agrees
+ * with headers_len() in crates/packet/src/walk.rs. Before a tap includes this file, it defines
+ * READ_BYTES(source, at, to, length), which returns 0 if the packet has these bytes. */
 #ifndef TRAWL_HEADERS_END_H
 #define TRAWL_HEADERS_END_H
 
@@ -13,10 +13,10 @@
 #include "include/layout.h"
 #include "lib/net.h"
 
-/* Most headers that are followed, tags and extension headers included. */
+/* Maximum number of headers that are followed, including tags and extension headers. */
 #define HEADERS_MOST 24
 
-/* What begins at an offset: an ethertype, a protocol number in an IP packet, or one of the others. */
+/* The kind of data at an offset: an ethertype, a protocol number in an IP packet, or one of the other numbers. */
 #define BEGINS_ETHERTYPE 0x10000
 #define BEGINS_ETHERNET 0x20000
 #define BEGINS_IP 0x30000
@@ -51,7 +51,8 @@ static __always_inline __u64 step_udp(struct header_source *source, __u32 at, __
 	return HEADER(8, BEGINS_PAYLOAD);
 }
 
-/* Returns the length of what begins `at` an offset, and what follows. Nothing follows a header that is cut. */
+/* Returns the length of the header at the offset `at`, and the kind of data after it. Only payload follows a header that
+ * is cut. */
 static __noinline __u64 header_step(struct header_source *source, __u32 at, __u32 begins)
 {
 	__u8 bytes[16] __attribute__((aligned(8))) = {};

@@ -55,7 +55,7 @@ struct vfsmount {
 	struct dentry *mnt_root;
 };
 
-/* A mount, whose second part others know. */
+/* A mount. Other structures point to its member `mnt`. */
 struct mount {
 	struct mount *mnt_parent;
 	struct dentry *mnt_mountpoint;
@@ -219,7 +219,7 @@ struct bpf_redirect_info {
 	enum bpf_map_type map_type;
 };
 
-/* The task's part with struct bpf_redirect_info since 6.10; before, that was a variable of the CPU. */
+/* The task's part with struct bpf_redirect_info since 6.10; older kernels have a per-CPU variable. */
 struct bpf_net_context {
 	struct bpf_redirect_info ri;
 };

@@ -47,8 +47,8 @@ static __always_inline __u64 first_bytes(__u64 word, __u64 count)
 }
 
 /* Hashes the packet with the IP header at `at`, and sets `inner` to the address of the packet in it, 0 if there is
- * none, or ENCRYPTED. The results are in memory, which the verifier does not track: it checks the code after the call once for all
- * results. */
+ * none, or ENCRYPTED. The results are in memory, which the verifier does not track: it checks the code after the call
+ * once for all results. */
 static __noinline int hash_packet(__u64 at, struct contents *contents)
 {
 	__u8 header[LINK_IP6_LENGTH] __attribute__((aligned(8))) = {};
@@ -196,8 +196,8 @@ static __always_inline void leave_by_content(const struct known_packet *packet)
 }
 
 /* Returns the identifier of a packet at one of a capture's points: its own, if another point saw the same bytes in the
- * same memory less than HEAD_AGE_NS ago, or a new one. `room` is working memory: in a map, the verifier has less to
- * track. */
+ * same memory less than HEAD_AGE_NS ago, or a new one. `room` is working memory in a map, so that the verifier
+ * has less to track. */
 static __noinline __u64 linked_id(__u64 head, __u64 network, __u64 fresh, struct known_packet *room, __u32 number)
 {
 	/* Points whose numbers differ by a multiple of 64 share a bit: the packet then gets a new identifier at the

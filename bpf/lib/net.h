@@ -11,8 +11,8 @@
 #define AF_INET 2
 #define AF_INET6 10
 
-/* Numbers of the headers that may follow the IPv6 header, as in linux/in6.h, which cannot be included next to the kernel's
- * own types. */
+/* Numbers of the headers that may follow the IPv6 header, as in linux/in6.h, which cannot be included next to the
+ * kernel's own types. */
 #define IPPROTO_HOPOPTS 0
 #define IPPROTO_ROUTING 43
 #define IPPROTO_FRAGMENT 44

@@ -10,7 +10,7 @@
  * verifier removes branches that it makes unreachable. */
 const volatile __u32 trawl_one_buffer = 0;
 
-/* Subtracts pointers: the verifier takes the difference of the context's 32-bit fields for the end of both pointers. */
+/* Subtracts pointers, because the verifier does not accept a difference of the context's 32-bit fields. */
 static __always_inline __u64 first_buffer_length(struct xdp_md *context)
 {
 	return (char *)(long)context->data_end - (char *)(long)context->data;

@@ -53,8 +53,8 @@ struct sighting {
 	const struct comment *comment;
 	/* The note that user space turns into text: NOTE_LENGTH bytes. */
 	const __u64 *note;
-	/* The packet's process, and the thread that sent it; 0 if they are unknown. Constant for each program: whether it
-	 * looks for them. */
+	/* The packet's process, and the thread that sent it; 0 if they are unknown. `names_process` is
+	 * constant in each program. */
 	bool names_process;
 	/* The packet's bytes begin after its Ethernet header. */
 	bool headless;
@@ -99,7 +99,7 @@ static __always_inline bool has_process(const struct sighting *sight)
 	return sight->names_process && sight->process;
 }
 
-/* Returns the length of what is written of a socket. */
+/* Returns the length of the facts about a socket in a record. */
 static __always_inline __u64 socket_length(void)
 {
 	return CONFIG(write_socket) == WRITE_UNCERTAIN ? UNCERTAIN_LENGTH : SOCKET_LENGTH;

@@ -294,8 +294,8 @@ impl Undo for LeaveChain {
     }
 }
 
-/// Task that hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors;
-/// the task is over when the capture drops the link.
+/// Task that hands a link, one of many with the same program, to the next program in the chain. The capture owns the
+/// descriptors; the task is over when the capture drops the link.
 #[derive(Debug)]
 struct HandOver {
     link: Weak<OwnedFd>,

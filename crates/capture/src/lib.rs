@@ -1,7 +1,7 @@
 //! A capture: its plan, the taps that see packets, the merge of their records by time, and the summary at the end.
 //!
-//! A capture has a [`CaptureOptions`](trawl_plan::options::CaptureOptions), sites, a [session] that attaches the taps and moves
-//! their records, and a [`Writer`](trawl_pipeline::Writer) of finished pcapng blocks. It requires root:
+//! A capture has a [`CaptureOptions`](trawl_plan::options::CaptureOptions), sites, a [session] that attaches the taps
+//! and moves their records, and a [`Writer`](trawl_pipeline::Writer) of finished pcapng blocks. It requires root:
 //!
 //! ```
 //! use std::time::Duration;

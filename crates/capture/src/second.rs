@@ -110,8 +110,8 @@ impl Entries {
 }
 
 impl SecondLook {
-    /// Creates the filter that replaces a refused one; `None` if the error has another cause. Fails if it could not decide
-    /// like the kernel's filter.
+    /// Creates the filter that replaces a refused one; `None` if the error has another cause. Fails if it could not
+    /// decide like the kernel's filter.
     pub fn instead_of(error: &Error, sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         if error.refusal().is_none() || options.filter.is_none() {
             return Ok(None);

@@ -105,8 +105,8 @@ impl Undo for EndStopping {
 }
 
 impl Subject {
-    /// Starts the command, as `user` if one is given, and holds it until `begin`. Limits the capture to its packets; with
-    /// `joins`, the capture joins its network namespaces.
+    /// Starts the command, as `user` if one is given, and holds it until `begin`. Limits the capture to its packets;
+    /// with `joins`, the capture joins its network namespaces.
     pub fn prepare(
         words: &[String],
         options: &mut CaptureOptions,
@@ -265,7 +265,7 @@ impl Spaces {
                     if known.insert(identity) {
                         spaces.wait_for_join(&processes);
                         spaces.note([identity]);
-                        // The kernel's programs stopped further processes as they entered.
+                        // The kernel's programs stopped further processes when they executed a program.
                         for process in spaces.all().remove(&identity).unwrap_or_default() {
                             let _ = process::resume(process);
                         }

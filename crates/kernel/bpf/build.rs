@@ -74,12 +74,12 @@ fn compile(root: &Path, source: &Path, object: &str) {
         Ok("x86_64") => "x86",
         Ok("aarch64") => "arm64",
         Ok("riscv64") => "riscv",
-        other => panic!("trawl's BPF programs do not know the architecture {other:?}"),
+        other => panic!("trawl's BPF programs do not support the architecture {other:?}"),
     };
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
     let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
     let root = root.display();
-    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys reports the location of its headers");
     let status = Command::new(clang())
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
         .args([
@@ -156,7 +156,7 @@ fn names_of_structures(header: &str) -> String {
 }
 
 /// Translates a header of numeric `#define`s and structs of `__u32`, `__u64` and earlier structs. It stops the build at
-/// any other struct member, and Rust checks that no padding crept in.
+/// any other struct member, and Rust checks that there is no padding.
 fn rust_from_header(text: &str) -> String {
     let mut rust = String::new();
     let mut inside: Option<(String, Vec<String>)> = None;

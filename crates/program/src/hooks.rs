@@ -191,7 +191,7 @@ fn context_place(
         let place = place.filter(|place| {
             let edited = rewrite(name, program, plan, *place);
             let twin = edited.and_then(|edited| Ok(prepared.twin(name, &edited)?));
-            twin.is_ok_and(|twin| twin.is_taken())
+            twin.is_ok_and(|twin| twin.is_accepted())
         });
         place.ok_or_else(|| Problem::Refused(name.to_owned(), refusal))
     })
@@ -208,7 +208,7 @@ fn edit(
     // Most stacks are visible in the code. If that was wrong, the verifier notices the lost context.
     if must_verify && let Some(place) = place_in_sight(program) {
         let edited = rewrite(name, program, plan, place)?;
-        if prepared.twin(name, &edited)?.is_taken() {
+        if prepared.twin(name, &edited)?.is_accepted() {
             return Ok(edited);
         }
     }

@@ -35,7 +35,8 @@ impl Running<'_> {
         }
     }
 
-    /// Attaches to interfaces that have appeared: at an interval, or at once if `is_urgent`. Fails only if the writer does.
+    /// Attaches to interfaces that have appeared: at an interval, or at once if `is_urgent`. Fails only if the writer
+    /// does.
     pub(super) fn join(&mut self, is_urgent: bool) -> Result<()> {
         let began = Instant::now();
         if !is_urgent && self.joins.next.is_some_and(|next| began < next) {

@@ -68,8 +68,8 @@ const ARGUMENTS_WITH_REASON: usize = 3;
 const ARGUMENTS_WITH_RECEIVER: usize = 4;
 /// Kernel functions that run XDP programs on socket buffers, and free dropped ones.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
-/// Kernel functions that free packets without a reason although nothing is lost: they empty the queues of a closing socket
-/// (before 6.5), or belong to a driver that frees sent packets as if it dropped them.
+/// Kernel functions that free packets without a reason although nothing is lost: they empty the queues of a closing
+/// socket (before 6.5), or belong to a driver that frees sent packets as if it dropped them.
 const HARMLESS: [&str; 6] = [
     "sk_stream_kill_queues",
     "skb_rbtree_purge",

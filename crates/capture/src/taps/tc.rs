@@ -121,7 +121,8 @@ fn insert_filter(site: &CaptureSite, assembly: &Assembly, program: &mut TapProgr
 /// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since
 /// Linux 6.9.
 fn find_header(config: &mut TapConfig) {
-    // Kernels with such packets have both features; without far jumps, the kernel may refuse the third copy of a long filter.
+    // Kernels with such packets have both features; without far jumps, the kernel may refuse the third copy of a
+    // long filter.
     if !object::can_cast() || !probe::has_far_jumps() {
         return;
     }

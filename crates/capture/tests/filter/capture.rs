@@ -1,5 +1,5 @@
 //! Captures with a filter, at every tap: the recorded packets are those that libpcap's rules select, with out-of-band
-//! tags of the stack, truncated headers, and relevant lengths.
+//! tags of the stack, truncated headers, and filters on the length.
 
 use std::time::Duration;
 

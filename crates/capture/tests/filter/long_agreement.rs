@@ -181,7 +181,7 @@ fn compare(both_versions: bool, far_jumps: bool) {
     // libpcap's optimiser would need minutes.
     let oracle = oracle(&expression, false);
     let classic = classic(&expression);
-    let readers = Readers::new(classic, far_jumps).expect("taken by the verifier");
+    let readers = Readers::new(classic, far_jumps).expect("accepted by the verifier");
     let (mut hits, mut misses) = (0, 0);
     for number in 0..TERMS {
         let term = term(number, both_versions);

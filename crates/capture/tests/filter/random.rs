@@ -132,22 +132,22 @@ fn fail(text: String) -> TestCaseError {
 #[test]
 fn both_checkers_accept_the_same_programs() {
     let checker = ClassicChecker::new().expect("a socket to try filters on");
-    let taken = std::cell::Cell::new(0);
+    let accepted = std::cell::Cell::new(0);
     let cases = 8_000;
     let strategy = prop_oneof![programs(30), noise()];
     let result = runner(cases).run(&strategy, |program| {
         let kernel = checker.check(&kernels(&program));
         let ours = Classic::new(program);
-        taken.set(taken.get() + u32::from(kernel.is_ok()));
+        accepted.set(accepted.get() + u32::from(kernel.is_ok()));
         match (kernel, ours) {
             (Ok(()), Ok(_)) | (Err(_), Err(_)) => Ok(()),
             (kernel, ours) => Err(fail(format!("the kernel: {kernel:?}; trawl: {ours:?}"))),
         }
     });
     result.unwrap_or_else(|e| panic!("{e}"));
-    let taken = taken.get();
-    assert!((cases / 4..cases * 9 / 10).contains(&taken), "one-sided: {taken} of {cases} are taken");
-    println!("{taken} of {cases} programs are taken");
+    let accepted = accepted.get();
+    assert!((cases / 4..cases * 9 / 10).contains(&accepted), "one-sided: {accepted} of {cases} are accepted");
+    println!("{accepted} of {cases} programs are accepted");
 }
 
 /// Loads each program at both hooks and runs a few frames.

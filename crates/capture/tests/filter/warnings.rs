@@ -1,4 +1,4 @@
-//! Filters that once caused a warning of the kernel's verifier ("verifier bug"): none does.
+//! Filters like one that causes a warning of the verifier of some kernels ("verifier bug"): no filter may cause it.
 
 use std::process::Command;
 
@@ -9,11 +9,12 @@ use crate::kernel::{Loaded, root_or_skip};
 use crate::support::compile;
 use crate::support::packets::Random;
 
-/// The expression that did so on Linux 6.18, at tc.
+/// The expression that causes the warning on Linux 6.18, at tc.
 const SEEN: &str = "(!atalk[len:4] & 255 = icmp6[6] >> sctp[1] or geneve) and host 10.0.0.1";
 
 const RELATIVES: usize = 300;
 
+/// Returns an expression similar to `SEEN`.
 fn relative(r: &mut Random) -> String {
     let protocols = ["atalk", "icmp6", "sctp", "ip", "ip6", "tcp", "udp", "ether", "icmp"];
     let field = |r: &mut Random| {
@@ -77,7 +78,7 @@ fn complaints() -> Option<usize> {
     output.status.success().then(|| log.lines().filter(complains).count())
 }
 
-/// The kernel warns only once after boot, so the test makes it refuse instead.
+/// The kernel warns only once after boot, so the test makes it refuse such programs instead.
 #[test]
 fn verifier_reports_no_bug() {
     if !root_or_skip() {
@@ -100,7 +101,7 @@ fn verifier_reports_no_bug() {
         let Ok(program) = compile(&text, &CompilerOptions::default()) else {
             continue;
         };
-        // The warning was at tc; running XDP too costs little.
+        // The warning occurs at tc; a few programs at XDP cost little time.
         let xdp = (number % 10 == 0).then(Target::xdp);
         for target in [Target::tc()].into_iter().chain(xdp) {
             match Loaded::with_flags(&program, target, TEST_REG_INVARIANTS) {

@@ -70,7 +70,7 @@ fn tcpdump_matches_the_same_and_the_rest_is_counted() {
         let rounds = 20;
         let count = rounds * traffic.len() as u64;
         let matching = rounds * of_each_round;
-        // A packet that every filter accepts, so that the captures end once all others have come.
+        // A packet that every filter accepts, so that the captures end once all others have arrived.
         let end = format!("({text}) or ether[14:4] = 0xdeadbeef");
         let mut last = frame(0xdead_beef, 70);
         last[12..14].copy_from_slice(&[0x88, 0xb6]);
@@ -79,7 +79,7 @@ fn tcpdump_matches_the_same_and_the_rest_is_counted() {
             send_from(&pair.a, &traffic, count, 0);
             send_from(&pair.a, &[last.clone()], 1, 0);
         });
-        assert!(captured.bytes() == theirs, "{text}: not what tcpdump has");
+        assert!(captured.bytes() == theirs, "{text}: tcpdump recorded other packets");
         let total = &captured.summary.total;
         assert_eq!(total.recorded, matching + 1, "{text}");
         assert_eq!(total.filtered_out, count - matching, "{text}");
@@ -244,11 +244,8 @@ fn every_kind_of_expression_passes_the_verifier() {
         let is_late = |text: &String| text.contains("did not finish");
         let mut attempts = (1..=ATTEMPTS).map(attempt);
         let captured = attempts.find(|one| !one.notices.iter().any(is_late)).expect("time for the verifier");
-        let notices: &[&str] = match text.contains("protochain") {
-            // Chains too long for the kernel's program are followed in user space.
-            true => &["LongChainsInUserSpace"],
-            false => &[],
-        };
+        // Chains too long for the kernel's program are followed in user space.
+        let notices: &[&str] = if text.contains("protochain") { &["LongChainsInUserSpace"] } else { &[] };
         assert_eq!(captured.notices, notices);
         let total = &captured.summary.total;
         assert_eq!(total.seen, 9, "{}", &text[..20.min(text.len())]);

@@ -235,8 +235,8 @@ fn losses_are_counted_and_recorded() {
     let total = &captured.summary.total;
     assert!(total.lost_total() > 0);
     assert!(total.seen >= 60_000);
-    let told: u64 = captured.records.iter().map(|r| r.drop_count).sum();
-    assert!(told <= total.lost_total());
+    let reported: u64 = captured.records.iter().map(|r| r.drop_count).sum();
+    assert!(reported <= total.lost_total());
 }
 
 #[test]

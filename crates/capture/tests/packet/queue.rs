@@ -88,7 +88,7 @@ fn each_queues_packets_are_recorded_and_the_others_counted() {
 }
 
 #[test]
-fn a_queue_and_an_expression_hold_together() {
+fn queue_and_expression_apply_together() {
     if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
         return;
     }

@@ -18,7 +18,7 @@ use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_plan::TapChoice;
 use trawl_plan::options::{CaptureOptions, Memory};
 
-/// Time after which a stuck capture is given up.
+/// Time after which a stuck capture is ended.
 pub const STUCK: Duration = Duration::from_secs(20);
 
 pub fn root_or_skip() -> bool {
@@ -42,12 +42,12 @@ pub fn options() -> CaptureOptions {
     }
 }
 
-/// Ends after this many records.
+/// Returns options for a capture that ends after this many records.
 pub fn until(count: u64) -> CaptureOptions {
     CaptureOptions { count: Some(count), ..options() }
 }
 
-/// Ends as soon as the traffic was sent.
+/// Returns options for a capture that ends as soon as the traffic was sent.
 pub fn at_once() -> CaptureOptions {
     CaptureOptions { duration: Some(Duration::ZERO), ..options() }
 }

@@ -54,7 +54,7 @@ pub fn set_variable(open: &mut OpenObject, name: &str, value: &[u8]) -> Result<(
     let fail = |why: &str| Error::failed(format!("cannot set the variable {name}"), why);
     let (section, offset, size) = find_variable(open, name).ok_or_else(|| fail("it is not in the object"))?;
     if size != value.len() {
-        return Err(fail(&format!("it has {size} bytes, the value {}", value.len())));
+        return Err(fail(&format!("it has {size} bytes, and the value has {}", value.len())));
     }
     for mut map in open.maps_mut() {
         let is_section = map.name().to_string_lossy().ends_with(&section);

@@ -41,7 +41,7 @@ pub fn map(arena: BorrowedFd<'_>) -> Result<Mapping> {
 /// Returns when every program that is running now has ended.
 pub fn wait_for_programs() -> Result<()> {
     const NAME: &str = "trawl_wait";
-    // Filling a slot of an array of maps waits for that.
+    // Filling a slot of an array of maps waits for these programs.
     let map = SharedArray::create(NAME, 8, 1)?;
     let slot = create_slot(NAME, map.as_fd())?;
     fill_slot(slot.as_fd(), map.as_fd()).map_err(|e| Error::os("cannot wait for the programs that run", e))

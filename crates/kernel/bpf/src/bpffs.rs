@@ -92,8 +92,8 @@ pub fn outside() -> Vec<PathBuf> {
     seen_by_ancestors().filter(|path| is_on_bpffs(path) && device(path) != own).collect()
 }
 
-/// Holds the file system open for a child process that outlives this one's ancestors, by which it could no longer find
-/// it. The descriptor must stay open in the child; `None` if the usual path leads there.
+/// Holds the file system open for a child process that outlives this one's ancestors, without which it could not find
+/// the file system. The descriptor must stay open in the child; `None` if the usual path leads there.
 pub fn hold() -> Option<RawFd> {
     if HELD.get().is_none() {
         let path = lasting().filter(|path| path != Path::new(USUAL))?;
@@ -169,7 +169,7 @@ fn outer_mounts() -> Option<Mounts> {
     ancestors().into_iter().find_map(seen_by).filter(|outer| number(&outer.namespace) != own)
 }
 
-/// Does some work inside other mounts, on a thread that ends with it.
+/// Runs `work` inside other mounts, on a thread of its own, which ends with the work.
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a persistent BPF file system";
     let fail = |e: rustix::io::Errno| Error::os(what, e.into()).fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"));
@@ -242,7 +242,7 @@ pub fn path_of_map(id: u32) -> Option<PathBuf> {
 pub fn pinned() -> Vec<Pinned> {
     let mut files = Vec::new();
     let mut paths = mounts();
-    // Hidden by the /sys of `ip netns exec`, but mounted.
+    // The /sys of `ip netns exec` hides this one, although it is mounted.
     paths.extend(lasting().filter(|path| !paths.contains(path)));
     for mount in paths {
         walk(&mount, 0, &mut files);

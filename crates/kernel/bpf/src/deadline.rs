@@ -1,5 +1,5 @@
-//! A limit for the verifier's work, which otherwise takes minutes for programs with many branches: it stops when a signal
-//! is pending for the loading thread. The work is measured as time of a usual processor.
+//! A limit for the verifier's work, which otherwise takes minutes for programs with many branches: it stops when a
+//! signal is pending for the loading thread. The limit is CPU time of a usual processor.
 
 use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(2);
 const MEASURED: usize = 4000;
 const USUAL: Duration = Duration::from_micros(1000);
 
-/// Does some work on this thread in which loading a program takes no longer than the limit, on a usual processor.
+/// Runs `work` on this thread. Loading a program in it takes no longer than the limit, on a usual processor.
 pub fn limited<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Duration>);
     impl Drop for Restore {
@@ -38,23 +38,23 @@ pub(super) fn limit() -> Option<Duration> {
     LIMIT.get()
 }
 
-/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up. It is the
-/// thread's own time, which stands for the verifier's work: other work on the machine takes nothing from it.
+/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up. The
+/// limit is on the thread's own CPU time, so that other work on the machine does not count.
 pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) -> (T, bool) {
     ignore_wakes();
     let (done, is_done) = channel();
-    let (says, who) = channel();
+    let (identify, identity) = channel();
     std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             allow_wakes();
             // SAFETY: the call takes no arguments and always succeeds.
-            let _ = says.send(unsafe { libc::pthread_self() });
+            let _ = identify.send(unsafe { libc::pthread_self() });
             let loaded = load();
             // The receiver is gone if the time was up.
             let _ = done.send(());
             loaded
         });
-        let thread = who.recv();
+        let thread = identity.recv();
         let mut wait = limit;
         let mut limit = limit;
         let mut is_slow_known = false;
@@ -84,7 +84,7 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
     })
 }
 
-/// Returns how many times as long as a usual processor this one takes, at least 1: an emulated one takes far longer.
+/// Returns the factor by which this processor is slower than a usual one, at least 1: an emulated one is far slower.
 fn slowness() -> f64 {
     static FOUND: OnceLock<f64> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -98,7 +98,7 @@ fn slowness() -> f64 {
             options.load(&instructions).ok()?;
             Some(time_of(own)?.saturating_sub(before))
         };
-        // The first load also reads what the others find in memory.
+        // The first load also fills caches that the others use.
         let fastest = (0..3).filter_map(|_| measure()).min();
         fastest.map_or(1.0, |time| (time.as_secs_f64() / USUAL.as_secs_f64()).max(1.0))
     })

@@ -152,12 +152,12 @@ pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
 
 const SYSCTL: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Returns true if it is on for all processes (`kernel.bpf_stats_enabled`).
+/// Returns true if the count is on for all processes (`kernel.bpf_stats_enabled`).
 pub fn statistics_are_on() -> bool {
     std::fs::read_to_string(SYSCTL).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Turns it on for as long as the descriptor is open.
+/// Turns the count on for as long as the descriptor is open.
 pub fn enable_statistics() -> io::Result<OwnedFd> {
     // SAFETY: the call takes a number.
     owned(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })

@@ -50,8 +50,8 @@ impl Symbols {
         Self { modules, ..symbols }
     }
 
-    /// Reads the functions again if modules were loaded or removed since: an address would be taken for one of another
-    /// module.
+    /// Reads the functions again if modules were loaded or removed since: otherwise an address could be attributed to
+    /// another module.
     pub fn refresh(&mut self) {
         if modules() != self.modules {
             let now = Self::read();

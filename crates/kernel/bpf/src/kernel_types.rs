@@ -186,7 +186,8 @@ impl KernelTypes {
         self.entries().find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name)).map(|entry| entry.id)
     }
 
-    /// Returns the values of enumerations with this suffix. A module's names are numbered on from the kernel's, `base`.
+    /// Returns the values of enumerations with this suffix. The name offsets of a module continue after the names of the
+    /// kernel, `base`.
     fn enumerations(&self, suffix: &str, base: Option<&Self>) -> Vec<(String, i64)> {
         let before = base.map_or(0, |base| base.strings.len());
         let name = |offset: u32| match (offset as usize).checked_sub(before) {
@@ -207,8 +208,8 @@ impl KernelTypes {
         self.entries().filter(is_meant).flat_map(values).collect()
     }
 
-    /// Returns a member's byte offset. Members without a name are structures and unions whose members count as this
-    /// one's.
+    /// Returns a member's byte offset. A member without a name is a structure or union, whose members count as
+    /// members of the outer structure.
     fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let all: Vec<TypeOffset> = self.entries().collect();
         let is_meant = |entry: &&TypeOffset| self.kind(**entry) == STRUCTURE && self.is_called(**entry, structure);
@@ -248,7 +249,7 @@ impl KernelTypes {
         Some(Tracepoint { type_id: found.id, arguments: self.count(prototype).checked_sub(1)? })
     }
 
-    /// Returns the existing ones of these structures, with all types inside them, as separate type information. Targets
+    /// Returns these structures, as far as they exist, with all types inside them, as separate type information. Targets
     /// of pointers are left out, since the offsets of fields do not depend on them.
     fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
         let all: Vec<usize> = self.entries().map(|entry| entry.at).collect();
@@ -509,7 +510,7 @@ mod tests {
         KernelTypes::parse(bytes).unwrap()
     }
 
-    /// A module's reasons, whose names are numbered on from the kernel's, and may be the kernel's.
+    /// The name offsets of a module continue after the kernel's names, and may refer to a name of the kernel.
     #[test]
     fn module_enumerations_use_names_of_both() {
         let kind = |count: u32| u32::from(ENUMERATION) << 24 | count;

@@ -65,7 +65,7 @@ pub fn text_in(words: &[u32]) -> String {
 /// Only for types that consist of integers alone, without padding.
 pub unsafe trait Shared: Copy {
     fn to_bytes(&self) -> Vec<u8> {
-        // SAFETY: without padding, all bytes of the value are there to be read.
+        // SAFETY: without padding, all bytes of the value are initialised.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }.to_vec()
     }
 

@@ -47,8 +47,8 @@ pub struct ProgramEntry {
 }
 
 impl ProgramEntry {
-    /// Returns the kind of map that sends packets to it, unless an interface does: its section's name ends with that,
-    /// and began with it in libbpf's first versions (`xdp_devmap/egress`).
+    /// Returns the kind of map that sends packets to the program; `None` if an interface does. The section's name ends
+    /// with the kind, or begins with it in the convention of libbpf's first versions (`xdp_devmap/egress`).
     pub fn fed_by(&self) -> Option<&'static str> {
         ["devmap", "cpumap"]
             .into_iter()
@@ -98,13 +98,13 @@ pub struct LoadFailure {
 }
 
 impl ObjectFile {
-    /// Opens an ELF file written by a BPF compiler. The error is libbpf's reason. The maps of its variables are named
-    /// with this prefix.
+    /// Opens an ELF file written by a BPF compiler. The error is libbpf's reason. `name` becomes the prefix of the
+    /// names of maps that hold variables.
     pub fn open(name: &str, bytes: &[u8]) -> Result<Self, LoadFailure> {
         let name = c_name(name);
         let mut opts = opts!(libbpf_sys::bpf_object_open_opts);
         opts.object_name = name.as_ptr();
-        let (open, warnings) = listen(|| {
+        let (open, warnings) = collect_warnings(|| {
             // SAFETY: libbpf copies what it needs of name and bytes, which are given with their length.
             let object = unsafe {
                 libbpf_sys::bpf_object__open_mem(
@@ -186,7 +186,7 @@ impl ObjectFile {
         }
     }
 
-    /// Makes a program, and all maps, for one device, whose card runs them.
+    /// Binds a program and all maps to one device, whose card runs the program.
     pub fn offload_to(&mut self, name: &str, ifindex: u32) {
         if let Some(mut one) = self.program(name) {
             one.set_ifindex(ifindex);
@@ -302,7 +302,7 @@ impl ObjectFile {
         }
         let object = self.open.take_ptr();
         // SAFETY: the object is ours alone.
-        let (loaded, warnings) = listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
+        let (loaded, warnings) = collect_warnings(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
         // The programs after the refused one were not verified.
         let last = logs.iter().rposition(|log| log[0] != 0).unwrap_or(0);
         for (number, name) in wanted.iter().enumerate().take(last + 1) {
@@ -484,11 +484,11 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
 }
 
 /// Collects libbpf's messages on this thread, instead of letting it write to the terminal.
-pub(crate) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub(crate) fn collect_warnings<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     // SAFETY: the two types differ in how the C compiler's list of arguments is called only: a pointer on all machines
     // that trawl is built for.
     let callback = unsafe { std::mem::transmute::<Print, libbpf_sys::libbpf_print_fn_t>(collect as Print) };
-    // SAFETY: the callback is a function, which is always there.
+    // SAFETY: the callback is a function, which lives as long as the process.
     unsafe { libbpf_sys::libbpf_set_print(callback) };
     WARNINGS.with_borrow_mut(Vec::clear);
     let result = work();

@@ -32,7 +32,7 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
             let (loaded, is_late) = deadline::within(limit, || try_load(instructions, options, None));
             if loaded.is_err() && is_late {
                 let what = format!("cannot load the program {}", options.name);
-                let why = format!("the verifier did not finish within {limit:.1?} of a usual processor");
+                let why = format!("the verifier did not finish within {limit:.1?} of CPU time of a usual processor");
                 return Err(Error::failed(what, why).refused(Refusal::TooSlow));
             }
             // Writing the verifier's log takes as long again, and it would only say that the program is too large.

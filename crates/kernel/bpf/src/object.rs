@@ -52,7 +52,7 @@ pub struct TapProgram {
 }
 
 impl TapProgram {
-    /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
+    /// Prepares `program` of a compiled object with this configuration, and with these maps under their names.
     pub fn prepare(taps: Taps, program: &str, config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Self> {
         let what = || format!("cannot prepare the program {program}");
         let fail = |why: libbpf_rs::Error| explained(what(), why);
@@ -130,7 +130,7 @@ impl TapProgram {
         splice::has_mark(&self.instructions, splice::FRAME_FILTER)
     }
 
-    /// Inserts that version.
+    /// Inserts the version of a filter that reads a copy of a frame.
     pub fn frame_filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::FRAME_FILTER, block)
     }
@@ -262,21 +262,21 @@ fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
     }
 }
 
-/// Calls of the kernel's functions: the one that asks a driver for its time stamp, HARDWARE_TIME_MARK in
-/// bpf/tap/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in
+/// Marks of calls of the kernel's functions: the function that asks a driver for its time stamp, HARDWARE_TIME_MARK in
+/// bpf/tap/tap_xdp.bpf.c, and the function that returns the kernel's own structure of a packet, CAST_MARK in
 /// bpf/lib/ring.h.
 const MARKED_CALLS: [(i32, &str); 2] = [(0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"), (0x7477_fff9, CAST_FUNCTION)];
 const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
 
 /// Returns true if programs at XDP and tc can read the kernel's own structure of a packet: since 6.2.
 pub fn can_cast() -> bool {
-    // The kernel's types are many, and each program of each interface needs the answer.
+    // The search takes time, and each program of each interface needs the answer.
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| probe::kernel_function(CAST_FUNCTION).is_ok())
 }
 
 /// Turns a marked call into one of the kernel's function. Programs with such a call are loaded only if the kernel has
-/// that.
+/// the function.
 fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
     let is_marked = |one: &&mut Insn| one.code == op::CALL_CODE && one.imm == mark;
     let mut marked = instructions.iter_mut().filter(is_marked).peekable();
@@ -327,7 +327,7 @@ pub fn quiet_libbpf() {
 /// Suffix of programs that are loaded without an expected attach type, as older loaders do.
 const WITHOUT_ATTACH_TYPE: &str = "_old";
 
-/// Returns an error of libbpf as one of the system call that failed, if one did. Its number is in the text alone.
+/// Returns an error of libbpf as the error of the system call that failed, if one did. Only the text contains its errno.
 pub(crate) fn explained(what: String, why: libbpf_rs::Error) -> Error {
     let text = format!("{why:#}");
     let number = text.rsplit_once("(os error ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());

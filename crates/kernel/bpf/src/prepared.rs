@@ -11,7 +11,7 @@ use libbpf_rs::{AsRawLibbpf, OpenObject};
 use trawl_ebpf::Insn;
 use trawl_sys::{Error, Result};
 
-use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
+use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, collect_warnings, end_of_log};
 use super::loading::try_load;
 use super::program::{LoadOptions, Types};
 use super::{check, verifier_log};
@@ -62,7 +62,7 @@ impl ObjectFile {
     pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
         self.adapt()?;
         let Self { open, linear, .. } = self;
-        let (prepared, warnings) = listen(|| {
+        let (prepared, warnings) = collect_warnings(|| {
             // SAFETY: the object is live and not loaded, which its type stands for.
             check(unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) })
         });
@@ -195,7 +195,7 @@ impl Twin {
     }
 
     /// Returns true if the verifier accepts it, without a log.
-    pub fn is_taken(&self) -> bool {
+    pub fn is_accepted(&self) -> bool {
         self.try_load(GPL, None).is_ok()
     }
 
@@ -271,7 +271,7 @@ fn instructions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p [Insn] 
 }
 
 fn functions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p mut [libbpf_sys::bpf_func_info] {
-    // SAFETY: as for the instructions; the records are the object's own, for its users to look at and to change.
+    // SAFETY: as for the instructions; the records belong to the object, and its users may change them.
     unsafe {
         let count = libbpf_sys::bpf_program__func_info_cnt(program.as_ptr()) as usize;
         slice_of(libbpf_sys::bpf_program__func_info(program.as_ptr()), count)

@@ -1,5 +1,5 @@
-//! Counts the traffic of each process: bpf/process/process_traffic.bpf.c, attached at the root cgroup next to the programs that
-//! find the owners of sockets.
+//! Counts the traffic of each process: bpf/process/process_traffic.bpf.c, attached at the root cgroup next to the
+//! programs that find the owners of sockets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -29,7 +29,7 @@ fn fail(error: impl std::fmt::Display) -> Error {
 }
 
 impl ProcessTraffic {
-    /// Begins to count the packets of the processes below a cgroup.
+    /// Attaches the programs, which count the packets of the processes below a cgroup.
     pub fn attach(cgroup: BorrowedFd<'_>, watch: &ProcessWatch) -> Result<Self> {
         let mut counts: Option<OwnedFd> = None;
         let mut links = Vec::new();

@@ -1,5 +1,5 @@
-//! Finds the process that owns each socket: bpf/process/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps
-//! read its maps.
+//! Finds the process that owns each socket: bpf/process/owners.bpf.c, attached at the root cgroup and at tracepoints.
+//! The taps read its maps.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -37,7 +37,7 @@ type Entry = (&'static str, &'static str);
 const SOCK: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK;
 const ADDRESS: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
 
-/// The programs. Tracepoints come first: what they see is what others ask about.
+/// All programs. Tracepoints come first, because the other programs use what these record.
 const PROGRAMS: [(&str, Hook); 18] = [
     ("trawl_soft_begin", Hook::Raw("softirq_entry")),
     ("trawl_soft_end", Hook::Raw("softirq_exit")),
@@ -58,7 +58,7 @@ const PROGRAMS: [(&str, Hook); 18] = [
     ("trawl_sent", Hook::Typed("sock_send_length", ("trawl_sends", "security_socket_sendmsg"))),
     ("trawl_received", Hook::Typed("sock_recv_length", ("trawl_receives", "security_socket_recvmsg"))),
 ];
-/// The program that looks at the sockets that exist, and the kernel's function that it runs for.
+/// The program that lists existing sockets, and the kernel's iterator that runs it.
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
 const EVENTS: &str = "process_events";
@@ -78,7 +78,7 @@ pub struct ProcessWatch {
     counts: Table,
     /// Number of lost events of which the tables have been read.
     restored: Cell<u64>,
-    /// Descriptions of what the programs do not see here.
+    /// Descriptions of uses of sockets that the programs do not see here.
     pub missing: Vec<String>,
     links: Vec<OwnedFd>,
 }
@@ -98,14 +98,14 @@ fn of_name<'m>(maps: &'m [(&'static str, OwnedFd)], name: &str) -> Result<&'m Ow
     found.map(|(_, map)| map).ok_or_else(|| fail(format!("no map {name}")))
 }
 
-/// A hook of the root cgroup at which a program of another admits none next to it.
+/// A hook of the root cgroup at which the program of another tool allows no other program.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub hook: &'static str,
     pub by: Exclusive,
 }
 
-/// Returns the hooks that programs of others refuse.
+/// Returns the hooks at which the program of another tool allows no other program.
 pub fn refusals(cgroup: BorrowedFd<'_>) -> Vec<Refusal> {
     let refusal = |(_, hook): &(&str, Hook)| refusal(*hook, cgroup);
     PROGRAMS.iter().filter_map(refusal).collect()
@@ -120,7 +120,7 @@ fn refusal(hook: Hook, cgroup: BorrowedFd<'_>) -> Option<Refusal> {
 }
 
 impl ProcessWatch {
-    /// Attaches the programs below a cgroup, and looks at the sockets that exist.
+    /// Attaches the programs at a cgroup, and lists the existing sockets.
     pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
         if !probe::has_socket_of_file() {
             return Err(fail("the kernel has no bpf_sock_from_file").fix("use Linux 5.11 or newer"));
@@ -192,7 +192,7 @@ impl ProcessWatch {
             Ok(link) => self.links.push(link),
             Err(error) => match refusal(hook, cgroup) {
                 Some(Refusal { hook, by }) if error.raw_os_error() == Some(errno::EPERM) => {
-                    self.missing.push(format!("{hook} ({by} is alone there)"));
+                    self.missing.push(format!("{hook} ({by} allows no other program there)"));
                 }
                 _ => return Err(Error::os("cannot find the processes of packets", error)),
             },
@@ -230,8 +230,8 @@ impl ProcessWatch {
         self.maps.iter().map(|(name, map)| (*name, map.as_fd())).collect()
     }
 
-    /// Makes the selected processes stop as they begin a program in a network namespace that is not among these, until
-    /// [`KnownNamespaces::forget`].
+    /// Makes the selected processes stop when they execute a program in a network namespace that is not among the
+    /// returned ones, until [`KnownNamespaces::forget`].
     pub fn stop_in_unknown_namespaces(&self) -> Result<KnownNamespaces> {
         let map = of_name(&self.maps, NAMESPACES)?.try_clone().map_err(fail)?;
         let known = KnownNamespaces(Table::new(map).map_err(fail)?);
@@ -239,7 +239,7 @@ impl ProcessWatch {
         Ok(known)
     }
 
-    /// Returns the events since the last call. If some found no room, the tables have what they say of the processes.
+    /// Returns the events since the last call. If events were lost, the tables replace them.
     pub fn events(&self) -> Vec<ProcessEvent> {
         // An interrupted call leaves the events for the next one.
         let _ = self.events.consume();
@@ -249,7 +249,8 @@ impl ProcessWatch {
             room[..length].copy_from_slice(&bytes[..length]);
             ProcessEvent::from_bytes(&room)
         };
-        // Programs write the tables before they count an event as lost, and that before the packets that depend on it.
+        // Programs write the tables before they count an event as lost, and count it before they record packets that
+        // depend on it.
         let lost = self.counts().map_or(0, |counts| counts.lost_events);
         let mut events: Vec<ProcessEvent> = self.found.take().into_iter().filter_map(whole).collect();
         if lost > self.restored.replace(lost) {
@@ -313,7 +314,7 @@ fn number(key: &[u8]) -> Option<u32> {
 #[derive(Debug)]
 pub struct KnownNamespaces(Table);
 
-/// Key with which processes stop in all other namespaces.
+/// Key whose presence makes processes stop in all other namespaces.
 const STOPPING: u32 = 0;
 
 impl KnownNamespaces {
@@ -322,7 +323,7 @@ impl KnownNamespaces {
         self.0.update(&inode.to_ne_bytes(), &0u32.to_ne_bytes(), 0).map_err(fail)
     }
 
-    /// Makes processes stop no more. After this call, no program sends another stop signal.
+    /// Lets processes execute programs in all namespaces. After this call, no program sends another stop signal.
     pub fn forget(&self) -> Result<()> {
         self.0.delete(&STOPPING.to_ne_bytes()).map_err(fail)?;
         process::wait_for_kernel_readers()

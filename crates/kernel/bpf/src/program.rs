@@ -13,22 +13,22 @@ pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
 pub const CGROUP_SKB: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
-/// Run by a system call, not by an event.
+/// Kind of program that a system call runs, not an event.
 pub const SYSCALL: u32 = libbpf_sys::BPF_PROG_TYPE_SYSCALL;
 pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
-/// In place of a function of another program.
+/// Kind of program that replaces a function of another program.
 pub const EXTENSION: u32 = libbpf_sys::BPF_PROG_TYPE_EXT;
 pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
 pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
-/// At a tracepoint of the kernel, with the types of its arguments.
+/// Attach type at a tracepoint of the kernel, with the types of its arguments.
 pub const ATTACH_TYPED_TRACEPOINT: u32 = libbpf_sys::BPF_TRACE_RAW_TP;
-/// At the objects of an iterator.
+/// Attach type at the objects of an iterator.
 pub const ATTACH_ITERATOR: u32 = libbpf_sys::BPF_TRACE_ITER;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
 pub const ATTACH_NETFILTER: u32 = libbpf_sys::BPF_NETFILTER;
-/// At netfilter's hooks: since 6.4.
+/// Kind of program at netfilter's hooks, since 6.4.
 pub const NETFILTER: u32 = libbpf_sys::BPF_PROG_TYPE_NETFILTER;
 /// The program accepts packets in several pieces.
 pub const HAS_FRAGS: u32 = 1 << 5;
@@ -91,7 +91,7 @@ pub struct Traced<'a> {
 const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
 const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
 
-/// Calls the kernel's load with exactly these options; the only caller.
+/// Calls the kernel's load with exactly these options. No other function calls it.
 pub(super) fn load_as_is(
     instructions: &[Insn],
     options: &LoadOptions<'_>,

@@ -1,5 +1,5 @@
-//! Events of the kernel's XDP tracepoints on all interfaces, counted by bpf/xdp/redirect_events.bpf.c: loaded, attached and
-//! read.
+//! Events of the kernel's XDP tracepoints on all interfaces: loads and attaches bpf/xdp/redirect_events.bpf.c, and reads
+//! its counts.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,7 +61,7 @@ pub struct RedirectEvents {
 }
 
 impl RedirectEvents {
-    /// Begins to count.
+    /// Attaches the programs, and starts counting.
     pub fn watch() -> Result<Self> {
         let fail = |why: &dyn std::fmt::Display| Error::failed("cannot watch the XDP tracepoints", why.to_string());
         object::quiet_libbpf();

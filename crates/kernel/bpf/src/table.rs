@@ -104,7 +104,7 @@ impl Table {
         Ok(self.key_after(None)?.is_some())
     }
 
-    /// Returns the key after this one of the map's, or the first key.
+    /// Returns the map's next key after this one, or its first key.
     fn key_after(&self, last: Option<&Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
         let mut next = vec![0u8; self.about.key_size as usize];
         let last = last.map_or(std::ptr::null(), |key| key.as_ptr());

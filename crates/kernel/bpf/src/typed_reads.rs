@@ -51,7 +51,7 @@ fn lockdown() -> Option<String> {
 
 /// Returns true if the kernel refuses the helper, which it has since 5.5, or the user disables it. Tried once: a
 /// lockdown can be raised while a process runs, and never lowered, so a later load may fail with the kernel's own
-/// words.
+/// error.
 pub(crate) fn is_locked() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -256,8 +256,8 @@ impl Numbers {
     /// verifier checks a loop by the kernel's iterator once, not once for each iteration.
     fn variable(self, code: &mut Vec<Insn>) {
         code.extend([
-            // The result of an operation: what the loops find out about it, they do not find out about the caller's
-            // copy.
+            // The result of an operation is another value for the verifier: bounds that it finds in the loops do not
+            // apply to the caller's copy.
             op::mov(OFFSET, 2),
             op::alu_imm(op::AND, OFFSET, LENGTH_MASK),
             op::jump_if(op::JNE, OFFSET, 0, 2),

@@ -56,9 +56,9 @@ pub struct Event {
     pub program: u32,
     /// The function in which it happened; empty if unknown.
     pub function: String,
-    /// The program ran in skb mode.
+    /// True if the program ran in skb mode.
     pub skb_mode: bool,
-    /// The kernel freed a socket buffer as dropped.
+    /// True if the kernel freed a socket buffer as dropped.
     pub freed_buffer: bool,
 }
 
@@ -108,7 +108,7 @@ impl XdpEvents {
             let Some((event, packets)) = self.event(&key).zip(packets) else {
                 continue;
             };
-            // Another path leads to the same event.
+            // Several paths in the kernel may lead to the same event.
             match counts.iter_mut().find(|(known, _)| *known == event) {
                 Some((_, sum)) => *sum += packets,
                 None => counts.push((event, packets)),
@@ -129,22 +129,22 @@ impl XdpEvents {
             XDP_EVENT_CPUMAP => XdpOutcome::Cpumap { map: event.map, cpu: event.code },
             _ => return None,
         };
-        let led_there = event.stack.iter().take_while(|address| **address != 0);
-        let led_there: Vec<&str> = led_there
+        let callers = event.stack.iter().take_while(|address| **address != 0);
+        let callers: Vec<&str> = callers
             .filter_map(|address| Some(self.symbols.find(*address)?.function))
             .map(|name| name.split('.').next().unwrap_or(name))
             .filter(|name| !OF_TRACEPOINT.iter().any(|part| name.starts_with(part)))
             .collect();
-        let skb_mode = led_there.iter().any(|name| IN_SKB_MODE.contains(name));
+        let skb_mode = callers.iter().any(|name| IN_SKB_MODE.contains(name));
         // For a failed redirect, veth frees only the memory.
         let is_exception = matches!(what, XdpOutcome::Exception { .. });
-        let by_veth = is_exception && led_there.contains(&VETH_ON_BUFFERS);
+        let by_veth = is_exception && callers.contains(&VETH_ON_BUFFERS);
         Some(Event {
             what,
             netns: event.netns,
             ifindex: event.ifindex,
             program: event.program,
-            function: led_there.first().copied().unwrap_or_default().to_owned(),
+            function: callers.first().copied().unwrap_or_default().to_owned(),
             skb_mode,
             freed_buffer: skb_mode || by_veth,
         })

@@ -56,7 +56,7 @@ fn doctor_names_the_program_that_refuses_a_hook() {
     let id = alone.id;
     drop(alone);
     let said = capture.stop().stderr;
-    let text = format!("trawl does not see connect4 (program {id} (is_alone) is alone there)");
+    let text = format!("trawl does not see connect4 (program {id} (is_alone) allows no other program there)");
     assert_eq!(said.matches(&text).count(), 1, "{said}");
 
     let document: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");

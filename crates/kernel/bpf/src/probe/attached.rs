@@ -42,11 +42,11 @@ pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
     Ok(found.map(|(program_id, link)| TcxProgram { program_id, link_id: Some(link).filter(|id| *id != 0) }).collect())
 }
 
-/// A program that admits no other next to it at a hook of a cgroup.
+/// A program at a hook of a cgroup that allows no other program there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exclusive {
     pub program_id: u32,
-    /// Empty if the kernel does not tell it.
+    /// Empty if the kernel does not report it.
     pub name: String,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Exclusive {
 pub const EGRESS: u32 = libbpf_sys::BPF_CGROUP_INET_EGRESS;
 pub const INGRESS: u32 = libbpf_sys::BPF_CGROUP_INET_INGRESS;
 
-/// Returns the programs at a hook of a cgroup, and how the first was attached.
+/// Returns the programs at a hook of a cgroup, and the flags with which the first was attached.
 fn query(cgroup: BorrowedFd<'_>, hook: u32, flags: u32) -> io::Result<(Vec<u32>, u32)> {
     let mut programs = [0u32; MOST];
     let mut options = libbpf_sys::bpf_prog_query_opts {

@@ -50,8 +50,8 @@ pub fn btf_in_kernel() -> ProbeAnswer {
     }
 }
 
-/// Tests the JIT. Its switch is hidden in all network namespaces but the first: there a program of trawl's shows the
-/// answer.
+/// Tests the JIT. Its switch is hidden in all network namespaces but the first; in the others, a loaded program shows
+/// the answer.
 pub fn jit() -> ProbeAnswer {
     if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0") {
         return ProbeAnswer::lacking("it is off (net.core.bpf_jit_enable is 0)");
@@ -185,7 +185,7 @@ fn tracing(attach_type: u32) -> ProbeAnswer {
 }
 
 pub fn freplace() -> ProbeAnswer {
-    // Without this, nobody finds the programs of a chain again.
+    // Without this, trawl cannot find the programs of a chain again.
     if !kernel_is_at_least(5, 13) {
         return ProbeAnswer::lacking("links do not name the function that they replace");
     }
@@ -201,7 +201,7 @@ pub fn freplace() -> ProbeAnswer {
     ProbeAnswer::from_result(loaded)
 }
 
-/// Tells whether programs can read the kernel's memory.
+/// Tests whether programs can read the kernel's memory.
 pub fn kernel_memory() -> ProbeAnswer {
     match typed_reads::lack() {
         Some(why) => ProbeAnswer::Refused { errno: libc::EPERM, why },
