@@ -26,7 +26,7 @@ use trawl_sys::{Error, Result, host};
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::extent::Extent;
-use crate::many::{Likeness, Many, PacketStructure, TableEntry, broadcast_netmask, new_table, read_namespace};
+use crate::many::{Many, PacketStructure, ProgramKey, TableEntry, broadcast_netmask, new_table, read_namespace};
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
@@ -458,14 +458,14 @@ impl Assembly {
         serves_many(&self.options, self.sites)
     }
 
-    /// Generalises a program's configuration to many interfaces.
+    /// Generalises a program's configuration to many interfaces, and returns the key under which they share the program.
     pub(crate) fn for_many(
         &self,
         name: &str,
         config: &mut TapConfig,
         site: &CaptureSite,
         from: PacketStructure,
-    ) -> Result<Likeness> {
+    ) -> Result<ProgramKey> {
         for record in [&mut config.first, &mut config.second] {
             record.account_offset = account_offset(0);
             record.rejected_offset = rejected_offset(0);
@@ -474,7 +474,7 @@ impl Assembly {
             record.hardware_interface = 0;
         }
         let everywhere = self.many.across_namespaces && read_namespace(config, from);
-        Ok(Likeness {
+        Ok(ProgramKey {
             name: name.to_owned(),
             config: config.to_bytes(),
             namespace: if everywhere { None } else { Some(site.namespace_number()?) },
@@ -484,13 +484,13 @@ impl Assembly {
     }
 
     /// Returns the table that a program reads.
-    pub(crate) fn interface_table(&mut self, hook: &'static str, likeness: &Likeness) -> Result<Rc<Table>> {
-        let whose = (hook, likeness.namespace);
-        if let Some(table) = self.many.tables.get(&whose) {
+    pub(crate) fn interface_table(&mut self, hook: &'static str, program_key: &ProgramKey) -> Result<Rc<Table>> {
+        let key = (hook, program_key.namespace);
+        if let Some(table) = self.many.tables.get(&key) {
             return Ok(Rc::clone(table));
         }
         let table = new_table()?;
-        self.many.tables.insert(whose, Rc::clone(&table));
+        self.many.tables.insert(key, Rc::clone(&table));
         Ok(table)
     }
 
@@ -498,16 +498,16 @@ impl Assembly {
     pub(crate) fn add_to_table(
         &mut self,
         hook: &'static str,
-        likeness: &Likeness,
+        program_key: &ProgramKey,
         site: &CaptureSite,
         ids: &PointIds,
     ) -> Result<Option<TableEntry>> {
-        let table = self.interface_table(hook, likeness)?;
-        let namespace = match likeness.namespace {
+        let table = self.interface_table(hook, program_key)?;
+        let namespace = match program_key.namespace {
             Some(_) => 0,
             None => site.namespace_number()?,
         };
-        TableEntry::take(&table, namespace, site, ids)
+        TableEntry::add(&table, namespace, site, ids)
     }
 }
 

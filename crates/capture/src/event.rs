@@ -125,7 +125,7 @@ events! {
     ReadFailed(failure: ReadFailure) => ("{failure}");
     /// A tap cannot see packets any more.
     Blind(gap: Gap)
-        => ("{}: tap {} sees no packets since {}: {}{}", gap.interface, gap.tap, time(gap.from_ns), gap.cause,
+        => ("{}: tap {} has seen no packets since {}: {}{}", gap.interface, gap.tap, time(gap.from_ns), gap.cause,
             gap.why.as_ref().map_or_else(String::new, |why| format!("; it could not be attached again: {why}")));
     /// A blind tap sees packets again.
     SeesAgain(gap: Gap)
@@ -305,7 +305,7 @@ events! {
     CompressionTooSlow { packets: u64, threads: usize } => ("{}", compression_limit(*threads));
     /// All packets are written, but commands of -z still run.
     WaitsForCommands { count: usize }
-        => ("waiting for {count} command{} of -z; Ctrl-C ends the waiting", if *count == 1 { "" } else { "s" });
+        => ("waiting for {count} command{} of -z; Ctrl-C stops waiting", if *count == 1 { "" } else { "s" });
     /// The summary of packets, on request and at the end.
     Account(account: PacketAccount) => ("{account}");
 
@@ -515,7 +515,7 @@ impl fmt::Display for Gone {
             GoneReason::ReadFailed(ReadFailure::ApplicationEnded) => {
                 f.write_str("was removed: its DPDK application has ended")
             }
-            GoneReason::ReadFailed(failure) => write!(f, "cannot be captured from any more: {failure}"),
+            GoneReason::ReadFailed(failure) => write!(f, "cannot be captured any more: {failure}"),
         }
     }
 }
@@ -713,7 +713,7 @@ impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: tap {} could see nothing from {} to {}: {}",
+            "{}: tap {} saw no packets from {} to {}: {}",
             self.interface,
             self.tap,
             time(self.from_ns),

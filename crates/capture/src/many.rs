@@ -30,9 +30,9 @@ pub struct Many {
     /// Tables by hook, since an interface has a point at each, and by the namespace that their programs serve, if not
     /// all.
     pub(crate) tables: HashMap<(&'static str, Option<u32>), Rc<Table>>,
-    pub(crate) xdp: Vec<(Likeness, Rc<Seated>)>,
+    pub(crate) xdp: Vec<(ProgramKey, Rc<Seated>)>,
     /// Programs with their attach type.
-    pub(crate) tc: Vec<(Likeness, u32, Arc<OwnedFd>)>,
+    pub(crate) tc: Vec<(ProgramKey, u32, Arc<OwnedFd>)>,
     pub(crate) packet: Groups,
     /// Number of namespaces of the initial interfaces.
     pub(crate) namespaces: usize,
@@ -42,9 +42,9 @@ pub struct Many {
     pub(crate) watched: HashSet<(u32, u32)>,
 }
 
-/// Key by which two programs are the same.
+/// Key under which interfaces share a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Likeness {
+pub(crate) struct ProgramKey {
     pub name: String,
     pub config: Vec<u8>,
     /// Namespace that the program serves, if not all.
@@ -135,7 +135,7 @@ pub(crate) fn broadcast_netmask(options: &CaptureOptions, site: &CaptureSite) ->
 
 impl TableEntry {
     /// Adds an interface to a table; `None` if the table has it already.
-    pub(crate) fn take(table: &Rc<Table>, namespace: u32, site: &CaptureSite, ids: &PointIds) -> Result<Option<Self>> {
+    pub(crate) fn add(table: &Rc<Table>, namespace: u32, site: &CaptureSite, ids: &PointIds) -> Result<Option<Self>> {
         let key = InterfaceKey { ifindex: site.interface.index, namespace };
         let entry = InterfacePlace { point: ids.slot, interface: ids.interface };
         let key = key.to_bytes();

@@ -40,7 +40,7 @@ pub fn find(sources: &Sources, tap: TapChoice, of_pods: Vec<(String, Arc<Pod>)>)
         sites.extend(sites_of(&pattern, &HashSet::new(), &Unchanged::default())?);
         if sites.len() == before && pattern.name == ANY {
             return Err(
-                Error::failed("cannot capture on any interface", "none is up here").fix("ip link set dev IF up")
+                Error::failed("cannot capture on any interface", "no interface is up").fix("ip link set dev IF up")
             );
         }
         if sites.len() == before {

@@ -28,7 +28,7 @@ pub struct TrafficWatch {
 /// A process with traffic, or all ended processes of one name and container; empty if no process is known to own the
 /// sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct TrafficOwner {
     pub process: Option<u32>,
     /// Number of ended processes.
     pub ended: u32,
@@ -50,7 +50,7 @@ impl TrafficWatch {
 
     /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, given by
     /// the number of the namespace and the interface's index.
-    pub fn take(&mut self, sites: Option<&HashSet<(u32, u32)>>) -> Result<Vec<(Counted, Traffic)>> {
+    pub fn take(&mut self, sites: Option<&HashSet<(u32, u32)>>) -> Result<Vec<(TrafficOwner, Traffic)>> {
         let mut sums: BTreeMap<u32, Traffic> = BTreeMap::new();
         for (key, traffic) in self.traffic.take()? {
             if sites.is_none_or(|sites| sites.contains(&(key.netns, key.interface))) {
@@ -72,11 +72,11 @@ impl TrafficWatch {
                 sum.add(&traffic);
                 continue;
             }
-            let row = Counted { process: (id != 0).then_some(id), ended: 0, name, container };
+            let row = TrafficOwner { process: (id != 0).then_some(id), ended: 0, name, container };
             counted.push((row, traffic));
         }
         counted.extend(ended.into_iter().map(|((name, container), (ended, traffic))| {
-            let row = Counted { process: None, ended, name, container };
+            let row = TrafficOwner { process: None, ended, name, container };
             (row, traffic)
         }));
         Ok(counted)

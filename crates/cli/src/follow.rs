@@ -12,7 +12,7 @@ use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::subject::{Subject, TO_ENTER};
 use trawl_capture::summary::Summary;
-use trawl_capture::taps::drop::Along;
+use trawl_capture::taps::drop::FollowPoints;
 use trawl_explain::follow::{Following, PacketPath, StepFile, lost_records};
 use trawl_explain::why::watching_drops;
 use trawl_plan::options::{At, CaptureOptions, Drops, Memory, MemorySize};
@@ -102,9 +102,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         within: args.within(),
         ..Drops::default()
     };
-    let along = Along::find(&drops)?;
-    let namespaces = along.namespaces.clone();
-    let sites = along.with_programs();
+    let follow_points = FollowPoints::find(&drops)?;
+    let namespaces = follow_points.namespaces.clone();
+    let sites = follow_points.with_programs();
     let mut options = CaptureOptions {
         at: Some(At::Both),
         memory: Memory { size: args.memory.map_or(MemorySize::Usual, MemorySize::Total), at_first: Some(AT_FIRST) },

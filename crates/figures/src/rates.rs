@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::process::Traffic;
-use trawl_capture::traffic::Counted;
+use trawl_capture::traffic::TrafficOwner;
 use trawl_view::rows;
 use trawl_view::stat::{bits, whole};
 use trawl_view::table::{self, Column};
@@ -19,7 +19,7 @@ pub struct TrafficRates {
 }
 
 rows! {
-    row: Rates((Counted, &Traffic, f64) as (counted, traffic, seconds)) {
+    row: Rates((TrafficOwner, &Traffic, f64) as (counted, traffic, seconds)) {
         #[serde(skip_serializing_if = "Option::is_none")]
         pid: Option<u32> = counted.process;
         /// Number of processes that have ended, if the row is theirs.
@@ -59,7 +59,7 @@ impl Rates {
 }
 
 impl TrafficRates {
-    pub fn new(counted: Vec<(Counted, Traffic)>, seconds: f64) -> Self {
+    pub fn new(counted: Vec<(TrafficOwner, Traffic)>, seconds: f64) -> Self {
         let mut containers: BTreeMap<String, Traffic> = BTreeMap::new();
         for (process, traffic) in &counted {
             if let Some(container) = &process.container {
@@ -68,7 +68,7 @@ impl TrafficRates {
             }
         }
         let of_container = |(container, traffic): (String, Traffic)| {
-            let counted = Counted { container: Some(container), ..Counted::default() };
+            let counted = TrafficOwner { container: Some(container), ..TrafficOwner::default() };
             Rates::new((counted, &traffic, seconds))
         };
         let of_process = |(counted, traffic)| Rates::new((counted, &traffic, seconds));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn containers_sum_up_their_processes() {
-        let counted = |process, container: Option<&str>| Counted {
+        let counted = |process, container: Option<&str>| TrafficOwner {
             process,
             ended: 0,
             name: process.map(|_| "curl".to_owned()),

@@ -42,7 +42,7 @@ fn cause(summary: &Summary) -> &str {
 fn ended_blind(finished: &Finished, words: &str) {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(finished.stderr.contains(words), "{}", finished.stderr);
-    assert!(finished.stderr.contains("could see nothing from"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("saw no packets from"), "{}", finished.stderr);
     let summary = finished.summary();
     assert!(summary.unseen[0]["to_ns"].is_null(), "{summary:?}");
 }

@@ -35,7 +35,7 @@ use crate::point::Carries;
 use crate::taps::facts::{Facts, Gives, MOST};
 use crate::{AttachedTap, Tap};
 pub use counts::{CountedDrop, DropWatch};
-pub use follow::{Along, has_programs_at_hooks};
+pub use follow::{FollowPoints, has_programs_at_hooks};
 use programs::{TRACEPOINT, load_at_drops};
 use reasons::{
     DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP,
@@ -120,8 +120,8 @@ fn attach(
     asked: &Drops,
     assembly: &mut Assembly,
 ) -> Result<AttachedDrop> {
-    let along = asked.follow.then(|| Along::find(asked)).transpose()?;
-    let sites = along.as_ref().map_or(sites, |along| &along.entries);
+    let follow_points = asked.follow.then(|| FollowPoints::find(asked)).transpose()?;
+    let sites = follow_points.as_ref().map_or(sites, |follow_points| &follow_points.entries);
     match assembly.options.tap {
         _ if asked.follow => {}
         TapChoice::Drop => FACTS.check(&assembly.options)?,
@@ -190,9 +190,9 @@ fn attach(
     maps.push(("drop_settings", settings_map.as_fd()));
     maps.extend(droppers.iter().map(|one| (object::DROPPERS_MAP, one.latest.as_fd())));
     let mut later = None;
-    let (mode, attached) = match &along {
-        Some(along) => {
-            let (attached, hooks) = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+    let (mode, attached) = match &follow_points {
+        Some(follow_points) => {
+            let (attached, hooks) = follow::attach(follow_points, &config, &maps, block.as_deref(), assembly)?;
             later = Some(hooks);
             ("tp_btf", attached)
         }

@@ -168,7 +168,7 @@ impl Facts {
         if options.programs.is_some() && !gives.programs {
             return refuse(
                 without("choose an XDP program"),
-                "only the xdp tap can, at an attached program",
+                "only the xdp tap can, and only at an attached program",
                 "leave out --program, or use --tap xdp",
             );
         }
@@ -178,7 +178,7 @@ impl Facts {
         if options.recording.stamps == Stamps::Poll && !stamps_by_polls {
             return refuse(
                 without("read the clock once a poll"),
-                "other mechanisms stamp its packets",
+                "its packets are stamped one by one",
                 "leave out --time poll, or use --tap xdp, tailcall or tc",
             );
         }

@@ -289,7 +289,7 @@ fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> R
     };
     let member = Arc::new(Member::new(interface, point));
     let rejected_before = group.rejected_at(ids.slot);
-    let entry = TableEntry::take(&group.table, 0, site, &ids)?;
+    let entry = TableEntry::add(&group.table, 0, site, &ids)?;
     group.members.write().insert(interface, Arc::clone(&member));
     Ok(Some(Box::new(AttachedMember { group, member, entry, rejected_before })))
 }

@@ -25,7 +25,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::Block;
 use crate::filter::Compile;
-use crate::many::{Likeness, PacketStructure, TableEntry};
+use crate::many::{PacketStructure, ProgramKey, TableEntry};
 use crate::point::Carries;
 use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::tap::variant;
@@ -146,7 +146,7 @@ struct Recipe<'a> {
     config: TapConfig,
     rings: &'a Rings,
     /// Key under which other interfaces share the program.
-    likeness: Option<Likeness>,
+    program_key: Option<ProgramKey>,
     hook: &'static str,
 }
 
@@ -157,12 +157,12 @@ impl Recipe<'_> {
             .many
             .tc
             .iter()
-            .find(|(one, of_type, _)| *of_type == attach_type && Some(one) == self.likeness.as_ref());
+            .find(|(one, of_type, _)| *of_type == attach_type && Some(one) == self.program_key.as_ref());
         if let Some((_, _, program)) = known {
             return Ok(Arc::clone(program));
         }
-        let table = match &self.likeness {
-            Some(likeness) => Some(assembly.interface_table(self.hook, likeness)?),
+        let table = match &self.program_key {
+            Some(program_key) => Some(assembly.interface_table(self.hook, program_key)?),
             None => None,
         };
         let mut maps = program_maps(self.rings, None);
@@ -173,8 +173,8 @@ impl Recipe<'_> {
             expected_attach_type: attach_type,
             ..LoadOptions::new(&self.name, program::SCHED_CLS)
         })?);
-        if let Some(likeness) = &self.likeness {
-            let shared = (likeness.clone(), attach_type, Arc::clone(&program));
+        if let Some(program_key) = &self.program_key {
+            let shared = (program_key.clone(), attach_type, Arc::clone(&program));
             assembly.many.tc.push(shared);
         }
         Ok(program)
@@ -254,23 +254,24 @@ impl AttachedTc {
             name: variant(NAME, &[(names, "p"), (hardware, "h"), (filtered, "f")]),
             config,
             rings: &rings,
-            likeness: None,
+            program_key: None,
             hook,
         };
         if assembly.serves_many() {
             let name = variant(NAME, &[(names, "p"), (true, "m"), (filtered, "f")]);
-            let likeness = assembly.for_many(&name, &mut config, site, PacketStructure::SocketBuffer)?;
-            if let Some(entry) = assembly.add_to_table(hook, &likeness, site, &ids)? {
+            let program_key = assembly.for_many(&name, &mut config, site, PacketStructure::SocketBuffer)?;
+            if let Some(entry) = assembly.add_to_table(hook, &program_key, site, &ids)? {
                 self.entries.push(entry);
                 recipe.name = name;
                 recipe.config = config;
-                recipe.likeness = Some(likeness);
+                recipe.program_key = Some(program_key);
             }
         }
         let what = || format!("cannot attach to {} at {hook}", site.label);
         // The kernel needs 10 ms to make a tcx link and as long to end it, one link after the other. Foreign tcx programs
         // run before any filter, so tcx is used next to them nevertheless.
-        let prefers_clsact = recipe.likeness.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
+        let prefers_clsact =
+            recipe.program_key.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
         let tcx = if prefers_clsact || probe::is_unwanted("tcx") {
             Err((Some(errno::EOPNOTSUPP), Error::failed(what(), "disabled by TRAWL_WITHOUT")))
         } else {
@@ -291,7 +292,7 @@ impl AttachedTc {
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
                 let program = recipe.load(0, site, assembly)?;
                 let name = recipe.name.as_str();
-                let filter = match &recipe.likeness {
+                let filter = match &recipe.program_key {
                     Some(_) => {
                         assembly.undo_filters_of(&program, site)?;
                         ClsactFilter::add_watched(site, side, &program, name)?

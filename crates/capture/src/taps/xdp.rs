@@ -165,11 +165,11 @@ fn shared_program(
     joined: Option<&Joined>,
     assembly: &mut Assembly,
 ) -> Result<Option<(Rc<Seated>, TableEntry)>> {
-    let likeness = assembly.for_many(HOOK, &mut config, site, PacketStructure::Xdp)?;
-    let Some(entry) = assembly.add_to_table(HOOK, &likeness, site, &points[0])? else {
+    let program_key = assembly.for_many(HOOK, &mut config, site, PacketStructure::Xdp)?;
+    let Some(entry) = assembly.add_to_table(HOOK, &program_key, site, &points[0])? else {
         return Ok(None);
     };
-    let known = assembly.many.xdp.iter().find(|(one, _)| *one == likeness);
+    let known = assembly.many.xdp.iter().find(|(one, _)| *one == program_key);
     if let Some((_, seated)) = known {
         let serves = joined.is_none_or(|joined| seated.seat.borrow().is_of(joined.head));
         return Ok(serves.then(|| (Rc::clone(seated), entry)));
@@ -182,14 +182,14 @@ fn shared_program(
         return Ok(None);
     }
     config.chain_next = seat.next(0);
-    let table = assembly.interface_table(HOOK, &likeness)?;
+    let table = assembly.interface_table(HOOK, &program_key)?;
     let program = load(&config, site, rings, &seat, Some(&table), &assembly.options)?;
     let seated = Rc::new(Seated::new(seat, program)?);
     for task in seated.leave_tasks()? {
         assembly.undo.watch_later(task);
     }
     seated.sit(&site.label)?;
-    assembly.many.xdp.push((likeness, Rc::clone(&seated)));
+    assembly.many.xdp.push((program_key, Rc::clone(&seated)));
     Ok(Some((seated, entry)))
 }
 

@@ -34,7 +34,7 @@ const MOST_INTERFACES: usize = 512;
 
 /// Hook points at which packets are followed.
 #[derive(Clone, Debug, Default)]
-pub struct Along {
+pub struct FollowPoints {
     /// Interfaces of entry: only packets first seen there are followed, if any are given.
     pub entries: Vec<CaptureSite>,
     /// Namespaces with netfilter hooks; `interfaces` have tc hooks.
@@ -45,7 +45,7 @@ pub struct Along {
     pub interfaces_left_out: usize,
 }
 
-impl Along {
+impl FollowPoints {
     /// Finds all namespaces, or the named ones.
     pub fn find(asked: &Drops) -> Result<Self> {
         // An interface without a namespace in its name belongs to the one namespace, if exactly one is named.
@@ -172,15 +172,17 @@ const fn step(number: usize, tracepoint: &'static str, program: &'static str) ->
 }
 
 pub fn attach(
-    along: &Along,
+    follow_points: &FollowPoints,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
     assembly: &mut Assembly,
 ) -> Result<(Vec<Loaded>, Hooks)> {
     let steps = Steps { config, maps, block };
-    let left_out =
-        [(along.namespaces_left_out, event::Steps::Namespaces), (along.interfaces_left_out, event::Steps::Interfaces)];
+    let left_out = [
+        (follow_points.namespaces_left_out, event::Steps::Namespaces),
+        (follow_points.interfaces_left_out, event::Steps::Interfaces),
+    ];
     for (count, of) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         let count = count as u64;
         assembly.event(Event::StepsLeftOut { of, count });
@@ -206,14 +208,14 @@ pub fn attach(
         attached.push((second, links));
     }
     keep(at_tracepoints, &mut attached);
-    let known = along.namespaces.iter().map(|one| one.identity().1);
+    let known = follow_points.namespaces.iter().map(|one| one.identity().1);
     let mut hooks = Hooks { namespaces: known.collect(), ..Hooks::default() };
     let mut report = |error: &Error| {
         assembly.event(Event::NoSteps { why: error.to_string() });
     };
     let runs_programs = has_programs_at_hooks();
     let at_all_hooks =
-        runs_programs && netfilter(along, &steps, &mut attached, &mut hooks).inspect_err(&mut report).is_ok();
+        runs_programs && netfilter(follow_points, &steps, &mut attached, &mut hooks).inspect_err(&mut report).is_ok();
     if !at_all_hooks {
         // Without netfilter's hooks, only this step shows packets before IPsec encrypts them.
         let _ = ipsec(&steps, &mut attached).inspect_err(&mut report);
@@ -221,7 +223,7 @@ pub fn attach(
     if !runs_programs {
         let _ = netfilter_function(&steps, &mut attached).inspect_err(&mut report);
     }
-    let _ = traffic_control(along, &steps, &mut attached, &mut hooks).inspect_err(&mut report);
+    let _ = traffic_control(follow_points, &steps, &mut attached, &mut hooks).inspect_err(&mut report);
     Ok((attached, hooks))
 }
 
@@ -352,13 +354,18 @@ fn netfilter_function(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<(
 }
 
 /// Attaches programs at both ends of each hook, in each namespace.
-fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
+fn netfilter(
+    follow_points: &FollowPoints,
+    steps: &Steps<'_>,
+    attached: &mut Vec<Loaded>,
+    hooks: &mut Hooks,
+) -> Result<()> {
     let of_netfilter = |name| program_options(name, program::NETFILTER, program::ATTACH_NETFILTER);
     let shared = steps.shared(&of_netfilter("trawl_hooks"))?;
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
         let loaded = steps.load(number, &of_netfilter("trawl_hook"), &shared)?;
         let mut links = Vec::new();
-        for namespace in &along.namespaces {
+        for namespace in &follow_points.namespaces {
             links.extend(netfilter_links(&loaded, namespace, priorities)?);
         }
         hooks.netfilter.push((duplicate(&loaded)?, priorities));
@@ -402,7 +409,12 @@ fn outermost(program: &OwnedFd, family: u32, hook: u32, priorities: Priorities) 
 }
 
 /// Attaches a program in front of all others on both sides of each interface.
-fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
+fn traffic_control(
+    follow_points: &FollowPoints,
+    steps: &Steps<'_>,
+    attached: &mut Vec<Loaded>,
+    hooks: &mut Hooks,
+) -> Result<()> {
     if !probe::kernel_is_at_least(6, 6) {
         let why = format!("programs at tcx need Linux 6.6, and this kernel is {}", trawl_sys::host::kernel_release());
         return Err(Error::failed("no steps at tc", why));
@@ -416,7 +428,7 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>,
         let options = program_options("trawl_traffic", program::SCHED_CLS, 0);
         let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
-        for site in &along.interfaces {
+        for site in &follow_points.interfaces {
             links.extend(tc_link(&loaded, site, side)?);
         }
         hooks.traffic_control.push((duplicate(&loaded)?, side));
