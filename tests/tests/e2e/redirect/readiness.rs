@@ -138,7 +138,7 @@ fn target_that_is_down_is_reported() {
         let said = done(&[&load[..], &[mode, "--to", targets]].concat());
         let expected = format!("{} is down", place(right));
         assert!(said.contains(&expected), "{mode} {targets}: {said}");
-        assert_eq!(said.contains("the others"), others, "{said}");
+        assert_eq!(said.contains("the other targets"), others, "{said}");
         done(&["xdp", "unload", &left]);
     }
     turn("up");
