@@ -208,10 +208,29 @@ impl Peer {
         process::cpu_seconds(self.child.id())
     }
 
+    /// Returns how often its threads have waited so far; each of them ended with a wake-up.
+    pub fn wake_ups(&self) -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let waits = |thread: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse::<u64>().ok()
+        };
+        threads.into_iter().flatten().flatten().filter_map(waits).sum()
+    }
+
     /// Returns its peak resident size in bytes, including rings; `None` if the kernel does not report it.
     pub fn peak_memory(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        peak_of(&status)
+        bytes_in(&self.status()?, "VmHWM:")
+    }
+
+    /// Returns its resident size now.
+    pub fn resident_memory(&self) -> Option<u64> {
+        bytes_in(&self.status()?, "VmRSS:")
+    }
+
+    fn status(&self) -> Option<String> {
+        std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()
     }
 
     /// Waits until the process has processed all packets, which is the case once its CPU time stops increasing.
@@ -242,8 +261,9 @@ impl Drop for Peer {
     }
 }
 
-fn peak_of(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// Returns the bytes in a line of /proc/PID/status.
+fn bytes_in(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
 }
@@ -253,9 +273,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peak_memory_is_read_in_bytes() {
+    fn memory_is_read_in_bytes() {
         let status = "Name:\ttrawl\nVmHWM:\t    9000 kB\nVmRSS:\t 8000 kB\n";
-        assert_eq!(peak_of(status), Some(9000 << 10));
-        assert_eq!(peak_of(""), None);
+        assert_eq!(bytes_in(status, "VmHWM:"), Some(9000 << 10));
+        assert_eq!(bytes_in(status, "VmRSS:"), Some(8000 << 10));
+        assert_eq!(bytes_in("", "VmRSS:"), None);
     }
 }

@@ -15,6 +15,7 @@ mod disk;
 mod drops;
 mod generators;
 mod guard;
+mod idle;
 mod owners;
 mod pdump;
 mod programs;

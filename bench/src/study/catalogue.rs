@@ -5,8 +5,8 @@ use trawl_sys::{Error, Result};
 
 use super::definition::{Definition, Space};
 use super::{
-    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, owners, pdump, programs, read,
-    rfc2544, store,
+    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, idle, owners, pdump, programs,
+    read, rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -62,6 +62,7 @@ pub static ALL: &[Entry] = &[
     entry!("process-connections", owners::connections, owners::judge_connections),
     entry!("drop-reasons", drops::cases, drops::judge),
     entry!("read", read::cases, read::judge),
+    entry!("idle", idle::cases, idle::judge),
 ];
 
 impl Entry {
