@@ -17,7 +17,7 @@ const MOST: usize = 65_536;
 /// Number of bytes of unread events above which the thread stops reading.
 const MOST_WAITING: usize = 64 << 20;
 /// Interval at which the thread checks whether the capture has ended.
-const POLL_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// The watched namespaces that have translated connections, and news of these that no chunk has yet.
 #[derive(Debug, Default)]

@@ -77,7 +77,7 @@ pub struct Args {
 }
 
 /// Interval at which processes and files are checked.
-const CHECK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Minimum time between two starts of the command that serves metrics.
 const SERVE_AGAIN: Duration = Duration::from_secs(5);
 
@@ -148,7 +148,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         if let Some(health) = &health {
             health.answer(|| agent.state());
         }
-        events::wait(&[signals.as_fd(), wake.as_fd()], CHECK_EVERY)?;
+        let mut wakes = vec![signals.as_fd(), wake.as_fd()];
+        wakes.extend(health.as_ref().map(AsFd::as_fd));
+        events::wait(&wakes, CHECK_EVERY)?;
     }
     agent.save_memory()?;
     agent.source.end();

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use trawl_sys::{Error, Result};
@@ -29,6 +30,13 @@ impl Health {
             // The client may have gone.
             let _ = reply(stream, report);
         }
+    }
+}
+
+impl AsFd for Health {
+    /// Becomes readable once a probe waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
