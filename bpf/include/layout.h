@@ -30,6 +30,11 @@
 /* Maximum number of bytes in a block besides the packet's own. */
 #define RECORD_OVERHEAD 384
 
+/* The reader is awake; it waits for the next record; it waits for a full segment. */
+#define RING_SILENT 0
+#define RING_FOR_RECORD 1
+#define RING_FOR_SEGMENT 2
+
 /* The account of one hook point on one CPU. Each packet adds one to exactly one of the first five counters, or to
  * `rejections`: the number of packets seen is their sum. */
 struct point_counters {
@@ -73,8 +78,8 @@ struct ring_control {
 	__u64 clock_offset;
 	/* Non-zero before the capture begins and after it ends: the programs then neither count nor record. */
 	__u64 stopped;
-	/* Packets that passed the filter, for --sample-every. */
-	__u64 matched;
+	/* What rings the reader's doorbell, which sets this to RING_SILENT: RING_FOR_…. */
+	__u64 bell;
 
 	/* The last reading of the clock, in its own time and in the kernel's ticks, and the longest time between two
 	 * readings with records in between: the maximum error of a stamp. */
@@ -87,7 +92,9 @@ struct ring_control {
 	__u32 reading_mask;
 	/* With `headers`: the offset reached in the packet, and in the upper half what begins there. */
 	__u64 headers;
-	__u64 padding1[3];
+	/* Packets that passed the filter, for --sample-every. */
+	__u64 matched;
+	__u64 padding1[2];
 
 	/* Written by the producer at the first of several points that see a packet in turn: its identifier, or PACKET_…
 	 * if the other points do not want it either. */
@@ -120,7 +127,9 @@ struct pool_state {
 	 * `free` counts the segments that user space has added, and `below` holds their numbers plus one in this order.
 	 * Zero is an empty place. */
 	__u64 is_queue;
-	__u64 padding[4];
+	/* Number of segments in use at which a pool that grows is told to. The program that tells it sets this to 0. */
+	__u64 grow_at;
+	__u64 padding[3];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];
 	/* For each free segment: the one below it on the stack. */
 	__u32 below[POOL_MAX_SEGMENTS];

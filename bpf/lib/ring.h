@@ -48,6 +48,18 @@ struct {
 	__type(value, struct capture_shared);
 } capture_shared SEC(".maps");
 
+/* The doorbells of a reader that sleeps, and of the process that adds segments to the pool. A ring buffer is the one map
+ * with which programs wake a process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} doorbell SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} growth SEC(".maps");
+
 /* struct capture_lock. User space cannot map a value with a lock. */
 struct lock_of_capture {
 	struct bpf_spin_lock lock;
@@ -164,6 +176,29 @@ static __noinline __u32 take_from_queue(struct pool_state *state)
 	return segment < POOL_MAX_SEGMENTS ? segment : SEGMENT_NONE;
 }
 
+/* Wakes the reader, once for each sleep and CPU. It is not inline, because the hot path would need more registers. */
+static __noinline int wake_reader(struct ring_control *control)
+{
+	__u64 ring = 0;
+
+	if (!control)
+		return 0;
+	WRITE_ONCE(control->bell, RING_SILENT);
+	/* A full buffer has woken the reader already. */
+	return bpf_ringbuf_output(&doorbell, &ring, sizeof(ring), BPF_RB_FORCE_WAKEUP);
+}
+
+/* Asks for more segments, once for each growth of the pool. */
+static __noinline int grow_pool(struct pool_state *state)
+{
+	__u64 ring = 0;
+
+	if (!state)
+		return 0;
+	WRITE_ONCE(state->grow_at, 0);
+	return bpf_ringbuf_output(&growth, &ring, sizeof(ring), BPF_RB_FORCE_WAKEUP);
+}
+
 /* Closes the open segment and opens another. Returns 0 if no segment is free. It is not inline, because the hot path
  * would need more registers. */
 static __noinline int open_next_segment(struct ring_control *control)
@@ -178,6 +213,8 @@ static __noinline int open_next_segment(struct ring_control *control)
 	if (!state)
 		return 0;
 	segment = CONFIG(locks) ? take_from_queue(state) : take_segment(state);
+	if (CONFIG(grows) && READ_ONCE(state->grow_at) && READ_ONCE(state->in_use) >= READ_ONCE(state->grow_at))
+		grow_pool(state);
 	if (segment == SEGMENT_NONE)
 		return 0;
 	position = control->position;
@@ -194,6 +231,8 @@ static __noinline int open_next_segment(struct ring_control *control)
 	control->open_base = (segment * CONFIG(segment_size)) & CONFIG(bank_mask);
 	position = (__u64)(ordinal + 1) << 32;
 	publish(&control->position, position);
+	if (READ_ONCE(control->bell) == RING_FOR_SEGMENT)
+		wake_reader(control);
 	return 1;
 }
 
@@ -240,6 +279,8 @@ static __always_inline void commit(struct ring_control *control, __u64 position,
 {
 	control->last_time = time;
 	publish(&control->position, position + size);
+	if (unlikely(READ_ONCE(control->bell) == RING_FOR_RECORD))
+		wake_reader(control);
 }
 
 #endif

@@ -293,7 +293,7 @@ fn ask_chunk(
                 senders[one.sender].1.offer(&[&one.frame])?;
             }
         }
-        socket.wait(Duration::from_millis(20))?;
+        socket.wait(Duration::from_millis(20), None)?;
         while let Some(block) = socket.next_block() {
             for frame in block.frames() {
                 let Some((number, is_open)) = answer_in(frame.bytes, probes, &sent) else {

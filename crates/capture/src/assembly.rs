@@ -120,13 +120,16 @@ impl Assembly {
             // Counters use memory on each CPU.
             (sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS)
         };
+        let geometry = crate::memory::on_this_host(options.memory)?;
+        // A step of each of many packets may come at once, and none may be missing.
+        let geometry = if options.follows() { geometry.for_bursts() } else { geometry };
         Ok(Self {
             options: Rc::new(options.clone()),
             host,
             sites,
             links: links(options, sites),
             points: Points::new(max),
-            rings: RingSet::new(crate::memory::on_this_host(options.memory)?, clock, options.record_limit()),
+            rings: RingSet::new(geometry, clock, options.record_limit()),
             many: Many::default(),
             undo: UndoList::default(),
             news: News::default(),
@@ -426,7 +429,7 @@ impl Assembly {
             hook: 0,
             is_second: 0,
             traced_program: 0,
-            grows: u32::from(geometry.grows_from.is_some()),
+            grows: u32::from(geometry.grows()),
             locks: u32::from(rings.needs_lock()),
             one_buffer: u32::from(!probe::has_xdp_buffers()),
             by_namespace: 0,

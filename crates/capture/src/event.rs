@@ -288,6 +288,14 @@ events! {
     Triggered(firing: Firing) => ("{firing}");
     Triggers(report: TriggerReport) => ("{report}");
 
+    /// Memory for records was added, or given back.
+    Memory { bytes: u64, most: u64 }
+        => ("records have {} MiB of memory now, and can have {} MiB", bytes >> 20, most >> 20);
+
+    /// No memory for records can be added.
+    MemoryRefused { bytes: u64, why: String, fix: String }
+        => ("records stay within {} MiB of memory, because no more can be added: {why}; {fix}", bytes >> 20);
+
     // Outputs.
 
     /// A file goes through the page cache.

@@ -45,7 +45,7 @@
 //!
 //! fn capture() -> Result<()> {
 //!     let sites = [CaptureSite::find("lo", None)?];
-//!     let mut options = CaptureOptions::new(TapChoice::Packet, Memory::total(16 << 20));
+//!     let mut options = CaptureOptions::new(TapChoice::Packet, Memory::Total(16 << 20));
 //!     options.duration = Some(Duration::from_millis(50));
 //!     let mut file = Kept(Vec::new());
 //!     let attached = session::attach(&sites, &options, HostFeatures::this(), &mut Quiet)?;

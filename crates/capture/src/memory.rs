@@ -1,27 +1,29 @@
 //! The memory of a capture, divided for this machine.
 
-use trawl_plan::options::{Memory, MemorySize};
-use trawl_ring::Geometry;
+use trawl_plan::options::Memory;
+use trawl_ring::{Geometry, SHARE_MIN};
 use trawl_sys::{Result, events, host};
 
 /// Divides the memory for a machine with this many CPUs and this much memory available.
 pub fn geometry(memory: Memory, cpus: usize, available: u64) -> Result<Geometry> {
-    let geometry = match memory.size {
-        MemorySize::Usual => Geometry::by_default(cpus, available),
-        MemorySize::Total(bytes) => Geometry::for_total(bytes, cpus),
-        MemorySize::ForEachCpu(bytes) => Geometry::for_share(bytes, cpus),
-    }?;
-    Ok(match memory.at_first {
-        Some(bytes) => geometry.growing_from(bytes),
-        None => geometry,
-    })
+    match memory {
+        Memory::Usual => Geometry::by_default(cpus, available),
+        Memory::Total(bytes) => Geometry::for_total(bytes, cpus),
+        Memory::ForEachCpu(bytes) => Geometry::for_share(bytes, cpus),
+    }
+}
+
+/// Returns that many bytes, or less on machines and in containers with little memory, for commands without an option.
+pub fn at_most(bytes: u64) -> Memory {
+    let least = SHARE_MIN * events::cpu_count() as u64;
+    Memory::Total(bytes.min(host::available_memory() / 8).max(least))
 }
 
 /// Divides the memory on this machine between the rings and the queues of an output's readers. Returns the rings'
 /// memory, and the bytes for all queues together: a quarter or more.
 pub fn with_readers(memory: Memory) -> Result<(Memory, usize)> {
     let all = on_this_host(memory)?.pool_size;
-    let rings = Memory { size: MemorySize::Total(all as u64 / 4 * 3), ..memory };
+    let rings = Memory::Total(all as u64 / 4 * 3);
     Ok(match on_this_host(rings) {
         Ok(geometry) => (rings, all - geometry.pool_size),
         // Rings of the minimum size cannot shrink.

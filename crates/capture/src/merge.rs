@@ -92,6 +92,11 @@ impl Merge {
         self.move_merged(horizon, feed)
     }
 
+    /// Returns true if the last round left no records, in rings or on their way.
+    pub fn is_at_rest(&self) -> bool {
+        self.gathered.is_empty() && self.streams.iter().all(|stream| stream.consumer.is_drained(&stream.until))
+    }
+
     /// Moves all records until the writer is blocked. Called after recording has stopped.
     pub fn finish(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
         if feed.is_blocked() {

@@ -196,6 +196,10 @@ impl Stage for Once {
         self.pass(&out, next)
     }
 
+    fn due(&self) -> Option<Instant> {
+        self.waiting.front().map(|record| record.since + self.wait)
+    }
+
     fn account(&mut self, outcome: &mut WriteOutcome) {
         for record in self.waiting.drain(..) {
             outcome.unwritten.add_blocks(&record.block);

@@ -11,6 +11,7 @@ mod tend;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,16 @@ pub trait Observer {
         false
     }
 
+    /// Returns the longest time between two calls of `is_urgent` and `is_over`.
+    fn attention(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Returns a descriptor that becomes readable once the writer, or the observer, has something to do.
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Returns the interval at which `figures` is called, if at all.
     fn interval(&self) -> Option<Duration> {
         None
@@ -226,6 +237,7 @@ impl Confined {
             watched: 0,
             clock_offset: self.attached.assembly.rings.clock.offset_to_wall(),
             joins: Joins::default(),
+            memory: 0,
             past: Past::default(),
             feed: Feed::new(stages, writer),
             gave_up_rights: self.gave_up_rights,
@@ -247,6 +259,8 @@ struct Running<'r> {
     watched: usize,
     clock_offset: u64,
     joins: Joins,
+    /// Memory that programs have for records, in bytes.
+    memory: usize,
 }
 
 /// Time of the next search, and the interfaces not to try again.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_bpf::process_watch::KnownNamespaces;
+use trawl_pipeline::LIVE;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::cgroup::{Group, Root};
@@ -132,6 +133,11 @@ impl Subject {
         plan.optional = false;
         let spaces = joins.then(|| Arc::new(Spaces::new(group)));
         Ok(Some(Self { name, held, warden, ended: None, refusal: None, spaces }))
+    }
+
+    /// Returns the maximum time between two checks of the command: its processes wait in new network namespaces.
+    pub fn attention(&self) -> Duration {
+        if self.spaces.is_some() { LIVE } else { LAST_PACKETS / 2 }
     }
 
     /// Makes the command's processes wait in new network namespaces until those are captured.

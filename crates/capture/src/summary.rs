@@ -44,6 +44,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Reason for which the capture ended.
     pub ended: String,
+    /// Memory that programs have for records now.
+    pub memory_bytes: u64,
     pub interfaces: Vec<PointSummary>,
     /// The outputs after the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]

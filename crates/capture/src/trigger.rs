@@ -392,6 +392,12 @@ impl Stage for Trigger {
         armed.write_comment()
     }
 
+    /// Work is due at once after a signal, within the time after an event, which ends by the clock, and while the packets
+    /// before an event are written in parts.
+    fn due(&self) -> Option<Instant> {
+        (self.signal.is_some() || self.window.is_some() || self.backlog.is_some()).then(Instant::now)
+    }
+
     fn account(&mut self, outcome: &mut WriteOutcome) {
         self.spill();
         outcome.unwritten.add_all(&self.unwritten);

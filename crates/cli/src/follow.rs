@@ -15,7 +15,7 @@ use trawl_capture::summary::Summary;
 use trawl_capture::taps::drop::FollowPoints;
 use trawl_explain::follow::{Following, PacketPath, StepFile, lost_records};
 use trawl_explain::why::watching_drops;
-use trawl_plan::options::{At, CaptureOptions, Drops, Memory, MemorySize};
+use trawl_plan::options::{At, CaptureOptions, Drops, Memory};
 use trawl_sink::one_file;
 use trawl_sys::netns::Namespace;
 use trawl_sys::rights::privilege::Capabilities;
@@ -26,8 +26,6 @@ use crate::capture::progress::end_command;
 use crate::why::Watcher;
 use crate::{json, terminal, units};
 
-/// Memory for steps at the beginning. More is added on demand, but too late for a first burst of packets.
-const AT_FIRST: u64 = 64 << 20;
 /// Shows the path of single packets through the kernel
 ///
 /// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, up to the socket or the point where each
@@ -107,7 +105,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = follow_points.with_programs();
     let mut options = CaptureOptions {
         at: Some(At::Both),
-        memory: Memory { size: args.memory.map_or(MemorySize::Usual, MemorySize::Total), at_first: Some(AT_FIRST) },
+        memory: args.memory.map_or(Memory::Usual, Memory::Total),
         ..watching_drops(drops, &args.expression, args.duration)
     };
     let losses = Rc::new(Cell::new(0));
@@ -176,6 +174,10 @@ impl Observer for Follower {
 
     fn is_urgent(&mut self) -> bool {
         self.watcher.is_urgent()
+    }
+
+    fn attention(&self) -> Duration {
+        self.watcher.attention()
     }
 
     fn is_over(&mut self) -> bool {

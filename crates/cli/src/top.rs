@@ -4,6 +4,7 @@ mod view;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -174,8 +175,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
         let signals = Signals::watch()?;
         let privileges = KeptPrivileges { user: None, capabilities: counters::NEEDED_CAPABILITIES };
         privileges.confine()?;
+        let keys = std::io::stdin();
         while top.idle() {
-            events::wait(&[std::os::fd::AsFd::as_fd(&signals)], Duration::from_millis(20))?;
+            let until_frame = (top.since + args.interval).saturating_duration_since(Instant::now());
+            // Processes are read while they run.
+            let at_most = if top.traffic.is_some() { until_frame.min(READ_EVERY) } else { until_frame };
+            let mut wakes = vec![signals.as_fd()];
+            wakes.extend(top.has_keyboard().then(|| keys.as_fd()));
+            events::wait(&wakes, at_most)?;
             if signals.next().is_some() {
                 break;
             }
@@ -217,6 +224,8 @@ struct Top<'a> {
     traffic: Option<Result<TrafficWatch>>,
 }
 
+/// Interval at which the names of processes are read.
+const READ_EVERY: Duration = Duration::from_millis(20);
 /// Number of frames in the history.
 const HISTORY: usize = 240;
 
@@ -246,6 +255,14 @@ impl Viewer for Top<'_> {
 
     fn figures(&mut self, summary: &trawl_capture::summary::Summary) {
         self.lost.1 = summary.total.lost.values().sum();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.since + self.args.interval)
+    }
+
+    fn has_keyboard(&self) -> bool {
+        self.keyboard.as_ref().is_some_and(Keyboard::is_there)
     }
 
     fn interval(&self) -> Option<Duration> {

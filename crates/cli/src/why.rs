@@ -238,6 +238,10 @@ impl Observer for Watcher {
         spaces.is_some_and(|spaces| spaces.is_urgent())
     }
 
+    fn attention(&self) -> Duration {
+        self.subject.as_ref().map_or(Duration::MAX, Subject::attention)
+    }
+
     fn is_over(&mut self) -> bool {
         self.subject.as_mut().is_some_and(Subject::is_over)
     }

@@ -342,6 +342,10 @@ impl Writer for Following<'_> {
         self.end_old().map(|()| Pressure::Idle)
     }
 
+    fn due(&self) -> Option<Instant> {
+        (!self.open.is_empty()).then(|| self.checked + CHECK_EVERY)
+    }
+
     fn finish(&mut self) -> WriteOutcome {
         WriteOutcome::default()
     }

@@ -25,16 +25,19 @@ pub struct RunningCapture {
     pub filtered_out: u64,
     pub recorded: u64,
     pub lost: BTreeMap<Cow<'static, str>, u64>,
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 impl RunningCapture {
-    pub fn new(total: &PacketAccount) -> Self {
+    pub fn new(total: &PacketAccount, memory_bytes: u64) -> Self {
         Self {
             pid: std::process::id(),
             seen: total.seen,
             filtered_out: total.filtered_out,
             recorded: total.recorded,
             lost: total.lost.clone(),
+            memory_bytes,
         }
     }
 }

@@ -276,7 +276,6 @@ pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<
         anonymize: None,
         ..whole.clone()
     };
-    plan.options.memory.at_first = None;
     // Duplicates across hosts are removed on this machine, and -c counts the remaining packets.
     if plan.store.is_none() && plan.options.dedup.take().is_some() {
         plan.options.count = None;

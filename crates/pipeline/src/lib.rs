@@ -165,6 +165,11 @@ impl Patience {
     }
 }
 
+/// Longest time for which records may wait if somebody watches the output.
+pub const LIVE: Duration = Duration::from_millis(5);
+/// Longest time for which records may wait on their way to a file.
+pub const UNWATCHED: Duration = Duration::from_millis(100);
+
 /// The end of a pipeline. After an error it is not written to, and `finish` reports the missing packets.
 pub trait Writer {
     /// Writes blocks, or queues them. The outcome counts the blocks that could not be written because of an error.
@@ -177,6 +182,16 @@ pub trait Writer {
     /// Waits until all packets reached their destination, and returns the outcome of all packets so far. Called again
     /// if a trailer is written after the packets.
     fn finish(&mut self) -> WriteOutcome;
+
+    /// Returns the time at which `flush` has work to do although no blocks came.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Returns how long the source may let blocks wait for more of them.
+    fn delay(&self) -> Duration {
+        LIVE
+    }
 }
 
 impl<W: Writer + ?Sized> Writer for &mut W {
@@ -190,6 +205,14 @@ impl<W: Writer + ?Sized> Writer for &mut W {
 
     fn finish(&mut self) -> WriteOutcome {
         (**self).finish()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (**self).due()
+    }
+
+    fn delay(&self) -> Duration {
+        (**self).delay()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stages between the rings and the writer.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use trawl_sys::Result;
 
@@ -20,6 +21,11 @@ pub trait Stage: fmt::Debug {
     /// Hands on all held-back blocks. Not called after an error.
     fn finish(&mut self, _next: &mut dyn Writer) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the time at which `flush` has work to do although no blocks came.
+    fn due(&self) -> Option<Instant> {
+        None
     }
 
     /// Adds this stage's additions and losses to the outcome.
@@ -151,6 +157,17 @@ impl<'w> Feed<'w> {
         let mut report = StageReport::default();
         self.stages.iter_mut().for_each(|one| report.add(one.stage.report()));
         report
+    }
+
+    /// Returns the time at which a stage or the writer has work to do although no blocks came.
+    pub fn due(&self) -> Option<Instant> {
+        let stages = self.stages.iter().filter_map(|one| one.stage.due());
+        stages.chain(self.writer.due()).min()
+    }
+
+    /// Returns how long the source may let blocks wait for more of them.
+    pub fn delay(&self) -> Duration {
+        self.writer.delay()
     }
 
     pub fn is_blocked(&self) -> bool {

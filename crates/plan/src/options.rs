@@ -97,7 +97,7 @@ impl Taps {
             with_tc: self.with_tc,
             drops: self.with_drops.then(Drops::default),
             promiscuous: true,
-            ..CaptureOptions::new(self.tap, Memory::growing_to(MemorySize::Usual))
+            ..CaptureOptions::new(self.tap, Memory::Usual)
         }
     }
 }
@@ -295,39 +295,15 @@ pub enum Sample {
     Every(u32),
 }
 
-/// Memory for records not yet written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Memory {
-    pub size: MemorySize,
-    /// Bytes to allocate at first; more is added as needed. With `None`, all is allocated at once.
-    pub at_first: Option<u64>,
-}
-
-/// Maximum memory of a capture, in bytes.
+/// Most memory for records that are not yet written, in bytes. A capture begins with little, and takes more as needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MemorySize {
+pub enum Memory {
     /// 256 MiB, less on machines with little memory.
     #[default]
     Usual,
     Total(u64),
     ForEachCpu(u64),
-}
-
-impl Memory {
-    /// Allocates up to this size, starting with little.
-    pub fn growing_to(size: MemorySize) -> Self {
-        Self { size, at_first: Some(0) }
-    }
-
-    pub fn for_each_cpu(bytes: u64) -> Self {
-        Self { size: MemorySize::ForEachCpu(bytes), at_first: None }
-    }
-
-    pub fn total(bytes: u64) -> Self {
-        Self { size: MemorySize::Total(bytes), at_first: None }
-    }
 }
 
 /// The request for a capture, as plain values.
@@ -580,7 +556,7 @@ mod tests {
 
     #[test]
     fn options_survive_json() {
-        let plain = CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20));
+        let plain = CaptureOptions::new(TapChoice::Auto, Memory::Total(2 << 20));
         let every = CaptureOptions {
             drops: Some(Drops {
                 reasons: Some(vec!["NO_SOCKET".to_owned()]),
@@ -622,7 +598,7 @@ mod tests {
             joins: false,
             across_namespaces: false,
             peers: Peers { steal: true, ..Peers::default() },
-            ..CaptureOptions::new(TapChoice::Xdp, Memory::total(2 << 20))
+            ..CaptureOptions::new(TapChoice::Xdp, Memory::Total(2 << 20))
         };
         for options in [plain, every] {
             let text = serde_json::to_string(&options).unwrap();
@@ -633,7 +609,7 @@ mod tests {
 
     #[test]
     fn options_of_another_version_are_refused() {
-        let mut value = serde_json::to_value(CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20))).unwrap();
+        let mut value = serde_json::to_value(CaptureOptions::new(TapChoice::Auto, Memory::Total(2 << 20))).unwrap();
         value["colour"] = "red".into();
         let error = serde_json::from_value::<CaptureOptions>(value).unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");
@@ -642,7 +618,7 @@ mod tests {
     /// Checks the names that other programs read.
     #[test]
     fn json_uses_the_names_of_the_command_line() {
-        let mut options = CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20));
+        let mut options = CaptureOptions::new(TapChoice::Auto, Memory::Total(2 << 20));
         options.verdicts = VerdictSet::parse(VerdictKind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));
         options.duration = Some(Duration::from_secs(1));

@@ -13,7 +13,7 @@ use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
-use trawl_pipeline::{Blocks, FileWriter, Leased, Pressure, Stored, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, FileWriter, Leased, Pressure, Stored, UNWATCHED, WriteOutcome, Writer};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
@@ -417,6 +417,18 @@ impl Writer for DirectFile {
         let is_due = self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY;
         let written = checked.and_then(|()| if is_due { self.flush_tail() } else { Ok(()) });
         self.answer(written)
+    }
+
+    /// Finished writes make room for others at once.
+    fn due(&self) -> Option<Instant> {
+        if !self.disk.is_idle() || !self.queue.is_empty() {
+            return Some(Instant::now());
+        }
+        (self.done_to < self.length && !self.has_failed).then(|| self.flushed + FLUSH_EVERY)
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     fn finish(&mut self) -> WriteOutcome {

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use trawl_io::writeback::{NotOnDisk, Writeback};
-use trawl_pipeline::{Blocks, Counts, FileWriter, Pressure, Stream, Unit, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, Counts, FileWriter, Pressure, Stream, UNWATCHED, Unit, WriteOutcome, Writer};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
@@ -187,6 +188,10 @@ impl Writer for PlainFile {
     fn flush(&mut self) -> Result<Pressure> {
         let checked = self.file.check_if_due();
         self.check(checked)
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     fn finish(&mut self) -> WriteOutcome {

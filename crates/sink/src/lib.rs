@@ -36,7 +36,7 @@
 //!     };
 //!     let options = CaptureOptions {
 //!         duration: Some(Duration::from_millis(50)),
-//!         ..CaptureOptions::new(TapChoice::Packet, Memory::total(16 << 20))
+//!         ..CaptureOptions::new(TapChoice::Packet, Memory::Total(16 << 20))
 //!     };
 //!     let sources = Sources { names: vec!["lo".to_owned()], ..Sources::default() };
 //!     let plan = CapturePlan { outputs: vec![output], ..CapturePlan::new(sources, options) };

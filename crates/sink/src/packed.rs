@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, UNWATCHED, WriteOutcome, Writer};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
@@ -184,6 +184,14 @@ impl Writer for Packed {
             self.push();
         }
         self.check()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (!self.raw.is_empty()).then(|| self.begun + FLUSH_AFTER)
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     fn finish(&mut self) -> WriteOutcome {

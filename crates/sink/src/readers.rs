@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustls::ServerConfig;
@@ -332,6 +332,11 @@ impl Writer for Readers {
         }
         self.socket.take().map_or(Ok(()), |socket| self.begin(socket))?;
         Ok(self.pressure(0))
+    }
+
+    /// Blocks wait for the first reader.
+    fn due(&self) -> Option<Instant> {
+        (!self.pending.is_empty()).then(|| Instant::now() + CHECK_EVERY)
     }
 
     /// Waits for readers as long as they make progress, for a limited time. The streams end when the writer is dropped.

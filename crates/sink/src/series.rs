@@ -1,13 +1,14 @@
 //! A series of files instead of a single one: by size, by time, as a ring; each file is complete.
 
 use std::fs::File;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{
-    Blocks, Counts, FileWriter, Loss, PartKind, Pressure, Stored, StoredPart, WriteOutcome, Writer, write_patiently,
+    Blocks, Counts, FileWriter, Loss, PartKind, Pressure, Stored, StoredPart, UNWATCHED, WriteOutcome, Writer,
+    write_patiently,
 };
 use trawl_sys::{Error, Result, clock};
 
@@ -413,6 +414,14 @@ impl Writer for Series {
     fn flush(&mut self) -> Result<Pressure> {
         self.pass(|file| file.flush())?;
         Ok(self.pressure.clone())
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.current.as_ref().and_then(|current| current.file.due())
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     /// Finishes the file. After the trailer it waits for the commands of finished files.

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_packet::pcapng::block::{blocks, push_cut};
-use trawl_pipeline::{Blocks, Counts, Loss, Patience, Pressure, WriteOutcome, Writer, reason_of_failure};
+use trawl_pipeline::{Blocks, Counts, Loss, Patience, Pressure, UNWATCHED, WriteOutcome, Writer, reason_of_failure};
 use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
 const WAITING_MAX: usize = 32 << 20;
 const CHECK_EVERY: Duration = Duration::from_millis(2);
-/// Interval at which an output writes slowly arriving blocks.
+/// Interval at which an output that has failed reports its losses.
 const FLUSH_EVERY: Duration = Duration::from_millis(20);
+/// Longest sleep of an output that has nothing to write.
+const REST: Duration = Duration::from_millis(500);
 
 /// An output with a thread of its own.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct ThreadedOutput {
     thread: Option<JoinHandle<WriteOutcome>>,
     /// Packets that found its queue full.
     lost: Counts,
+    /// Time for which blocks may wait for more of them.
+    delay: Duration,
 }
 
 /// State shared between an output and its thread.
@@ -95,6 +99,7 @@ impl ThreadedOutput {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
         let queue = Arc::new(Queue { patient, ..Queue::default() });
         let shared = Arc::clone(&queue);
+        let delay = writer.delay();
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
@@ -115,7 +120,7 @@ impl ThreadedOutput {
                 }
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
-        Ok(Self { name, jobs: Some(jobs), queue, thread: Some(thread), lost: Counts::default() })
+        Ok(Self { name, jobs: Some(jobs), queue, thread: Some(thread), lost: Counts::default(), delay })
     }
 
     fn enqueue(&mut self, bytes: &Arc<[u8]>, packets: &Counts) {
@@ -200,8 +205,9 @@ fn write_all(
     queue: &Queue,
 ) -> Result<()> {
     loop {
-        match to_write.recv_timeout(FLUSH_EVERY) {
-            Ok(bytes) => {
+        let due = writer.due().map(|due| due.saturating_duration_since(Instant::now()).max(CHECK_EVERY));
+        match to_write.recv_timeout(due.unwrap_or(REST)) {
+            Ok(bytes) if !bytes.is_empty() => {
                 let written = write_cut(writer, Blocks::Bytes(&bytes), snaplen);
                 let written = written.and_then(|pressure| wait_for_reader(writer, pressure, queue));
                 queue.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
@@ -209,7 +215,7 @@ fn write_all(
                     return Ok(());
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {
                 writer.flush()?;
                 queue.publish(|| writer.finish());
                 continue;
@@ -382,9 +388,21 @@ impl Writer for Several {
         self.answer(answered, if self.patient { 0 } else { WAITING_MAX / 2 })
     }
 
+    /// The others have threads of their own.
+    fn due(&self) -> Option<Instant> {
+        self.failure.is_none().then(|| self.first.due()).flatten()
+    }
+
+    fn delay(&self) -> Duration {
+        let first = self.failure.is_none().then(|| self.first.delay());
+        first.into_iter().chain(self.others.iter().map(|one| one.delay)).min().unwrap_or(UNWATCHED)
+    }
+
     fn finish(&mut self) -> WriteOutcome {
         for one in &self.others {
             one.queue.is_ending.store(true, Ordering::Release);
+            // Wakes its thread.
+            one.jobs.as_ref().map(|jobs| jobs.send(Arc::new([])));
         }
         while self.others.iter().any(ThreadedOutput::is_busy) {
             std::thread::sleep(CHECK_EVERY);

@@ -1,9 +1,11 @@
 //! Packets of running interfaces for commands with live statistics: a capture whose records go to a view.
 
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
+use trawl_capture::memory;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::summary::Summary;
@@ -11,23 +13,18 @@ use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
 use trawl_plan::filter::Filter;
-use trawl_plan::options::{CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps};
+use trawl_plan::options::{CaptureOptions, ProcessDetail, ProcessPlan, Taps};
 use trawl_plan::sources::Sources;
-use trawl_ring::SHARE_MIN;
 use trawl_sys::rights::privilege::Capabilities;
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketView, RingPackets};
 
 use crate::packets_of;
 
 /// Bytes of each packet that contain its headers.
 const HEADERS: u32 = 128;
+/// Memory for records: a view falls behind only briefly.
 const MEMORY: u64 = 32 << 20;
-
-/// Returns the memory for records: a view falls behind only briefly.
-fn memory() -> u64 {
-    MEMORY.max(SHARE_MIN * events::cpu_count() as u64)
-}
 
 /// Interfaces to capture on, and options for the capture.
 #[derive(Clone, Debug)]
@@ -76,6 +73,16 @@ pub trait Viewer {
     fn interval(&self) -> Option<Duration> {
         None
     }
+
+    /// Returns the time at which `idle` has something to do although no packets came.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Returns whether standard input has keys for `idle`.
+    fn has_keyboard(&self) -> bool {
+        false
+    }
 }
 
 impl LiveOptions {
@@ -90,7 +97,7 @@ impl LiveOptions {
             duration: self.duration,
             // Statistics show which owners are uncertain.
             process: self.processes.then(|| ProcessPlan { detail: ProcessDetail::Full, ..ProcessPlan::default() }),
-            memory: Memory::growing_to(MemorySize::Total(memory())),
+            memory: memory::at_most(MEMORY),
             ..usual
         };
         let sources = Sources { names: self.interfaces.clone(), netns: self.netns.clone(), ..Sources::default() };
@@ -102,7 +109,7 @@ impl LiveOptions {
 pub fn run(options: &LiveOptions, viewer: &mut dyn Viewer, on_event: fn(&Event)) -> Result<Summary> {
     let plan = options.plan();
     let shared = std::cell::RefCell::new(viewer);
-    let mut observer = Figures { viewer: &shared, on_event };
+    let mut observer = Figures { viewer: &shared, keys: std::io::stdin(), on_event };
     let confined = attach(&plan, &mut observer)?.confine(None, options.keeps)?;
     let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.attached()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
@@ -159,6 +166,10 @@ impl Writer for Viewed<'_, '_, '_> {
         Ok(if self.viewer.borrow_mut().idle() { Pressure::Idle } else { Pressure::Full })
     }
 
+    fn due(&self) -> Option<Instant> {
+        self.viewer.borrow().due()
+    }
+
     fn finish(&mut self) -> WriteOutcome {
         WriteOutcome::default()
     }
@@ -166,6 +177,7 @@ impl Writer for Viewed<'_, '_, '_> {
 
 struct Figures<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
+    keys: std::io::Stdin,
     on_event: fn(&Event),
 }
 
@@ -179,6 +191,10 @@ impl Observer for Figures<'_, '_, '_> {
             self.event(&point.capturing());
         }
         self.viewer.borrow_mut().started();
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.viewer.borrow().has_keyboard().then(|| self.keys.as_fd())
     }
 
     fn interval(&self) -> Option<Duration> {

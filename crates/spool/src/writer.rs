@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, Counts, Pressure, UNWATCHED, WriteOutcome, Writer};
 use trawl_plan::outputs::{FullSpool, Kept, PacketsAt, StorePlan};
 use trawl_sys::rights::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
@@ -445,6 +445,10 @@ impl Writer for StoreWriter {
         let refused = self.channel.lock().refused.clone();
         refused.map_or(Ok(()), |refusal| Err(self.refusal(refusal)))?;
         Ok(self.pressure())
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     /// Returns at once, because the chunker still receives the queued blocks; `end` returns the result.

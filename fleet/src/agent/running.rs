@@ -13,7 +13,7 @@ use trawl_front::published::COUNTS;
 use trawl_front::terminal;
 use trawl_plan::CapturePlan;
 use trawl_plan::filter::Filter;
-use trawl_plan::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice, Taps};
+use trawl_plan::options::{CaptureOptions, Drops, Memory, TapChoice, Taps};
 use trawl_plan::outputs::{Kept, StorePlan};
 use trawl_plan::sources::Sources;
 use trawl_sys::process::{self, own_binary, trawl_binary};
@@ -196,7 +196,7 @@ fn taps(names: &[String]) -> Result<Taps> {
 /// Makes the plan of a desired capture.
 fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<CapturePlan> {
     let usual = taps(&capture.taps)?.usual();
-    let memory = Memory { size: capture.memory_bytes.map_or(MemorySize::Usual, MemorySize::Total), at_first: None };
+    let memory = capture.memory_bytes.map_or(Memory::Usual, Memory::Total);
     let expression = capture.filter.trim();
     let options = CaptureOptions {
         memory,

@@ -1,10 +1,11 @@
 //! The rings of a capture, written by BPF programs and by threads. They record nothing until the capture begins.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use trawl_bpf::doorbell::Doorbell;
 use trawl_ring::producer::{Producer, Tickets};
-use trawl_ring::{Consumer, Geometry, Rings};
+use trawl_ring::{Bell, Consumer, Geometry, Rings};
 use trawl_sys::clock::{self, ProgramClock};
 use trawl_sys::{Result, events};
 
@@ -20,6 +21,12 @@ pub struct RingSet {
     pub streams: Vec<Consumer>,
     /// Rings that BPF programs share, the first of those in maps.
     shared: Option<Arc<Rings>>,
+    /// All rings.
+    all: Vec<Arc<Rings>>,
+    /// The doorbell that all programs share.
+    doorbell: Option<Doorbell>,
+    /// The event that wakes the reader now.
+    bell: Bell,
     /// Rings to release when the capture begins.
     held: Vec<Arc<Rings>>,
     has_begun: bool,
@@ -34,6 +41,9 @@ impl RingSet {
             others: Vec::new(),
             streams: Vec::new(),
             shared: None,
+            all: Vec::new(),
+            doorbell: None,
+            bell: Bell::Silent,
             held: Vec::new(),
             has_begun: false,
         }
@@ -62,7 +72,10 @@ impl RingSet {
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));
         self.tickets.share_with(&rings);
-        self.hold(&rings);
+        if self.doorbell.is_none() {
+            self.doorbell = rings.doorbell()?;
+        }
+        self.add(&rings);
         Ok(rings)
     }
 
@@ -71,15 +84,61 @@ impl RingSet {
         let rings = Rings::in_memory(geometry, count)?;
         self.streams.extend(Consumer::all(&rings));
         let producers = Producer::all(&rings, &self.tickets, clock::wall());
-        self.hold(&rings);
+        self.add(&rings);
         Ok((rings, producers))
     }
 
-    fn hold(&mut self, rings: &Arc<Rings>) {
+    fn add(&mut self, rings: &Arc<Rings>) {
+        self.all.push(Arc::clone(rings));
+        rings.set_bell(self.bell);
         if !self.has_begun {
             rings.hold();
             self.held.push(Arc::clone(rings));
         }
+    }
+
+    /// Returns true if a bell has rung; none rings then until another is set.
+    pub fn has_rung(&mut self) -> bool {
+        let has_rung = self.bell != Bell::Silent && self.hush();
+        if has_rung {
+            self.set_bell(Bell::Silent);
+        }
+        has_rung
+    }
+
+    fn hush(&self) -> bool {
+        let by_program = self.doorbell.as_ref().is_some_and(Doorbell::hush);
+        self.all.iter().fold(by_program, |has_rung, rings| rings.hush() || has_rung)
+    }
+
+    /// Returns, once, the reason for which programs get no more memory for records, and advice.
+    pub fn refused_memory(&self) -> Option<(String, String)> {
+        self.shared.as_ref()?.refused_memory()
+    }
+
+    /// Gives back memory that is not needed any more, and returns the number of bytes that programs have for records.
+    pub fn tend_pool(&self) -> usize {
+        self.shared.as_ref().map_or(0, |rings| rings.tend_pool())
+    }
+
+    /// Sets what wakes the reader, who sleeps unless it is [`Bell::Silent`].
+    pub fn set_bell(&mut self, bell: Bell) {
+        let before = std::mem::replace(&mut self.bell, bell);
+        if before == Bell::Silent && bell != before {
+            // A program may have rung late.
+            self.hush();
+        }
+        if before != bell {
+            self.all.iter().for_each(|rings| rings.set_bell(bell));
+        }
+    }
+
+    /// Returns the descriptors that wake the reader while it sleeps.
+    pub fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sleeps = self.bell != Bell::Silent;
+        let programs = self.doorbell.as_ref().map(|doorbell| doorbell.as_fd());
+        let threads = self.all.iter().filter_map(|rings| rings.wake_of_reader());
+        programs.into_iter().chain(threads).filter(move |_| sleeps)
     }
 
     /// Starts counting at all points at once.

@@ -3,29 +3,87 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Reader};
+use trawl_pipeline::{Blocks, Counts, Feed, LIVE, Patience, Pressure, Reader};
+use trawl_ring::Bell;
 use trawl_sys::events::Signal;
-use trawl_sys::{Result, clock, events};
+use trawl_sys::{Result, clock, events, memory};
 
 use super::{Ended, Running};
 use crate::event::Event;
 use crate::process;
 use crate::summary::Summary;
 
-/// Longest sleep, and so the maximum delay of live output.
-const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const BUSY_SLEEP: Duration = Duration::from_micros(200);
 /// Bytes per round above which the next round follows at once.
 const BUSY_BYTES: usize = 256 << 10;
 /// Share of a ring that a round should find: each round costs time, however little it moves.
 const RING_SHARE: usize = 64;
-/// Interval at which interfaces and attachments are checked.
+/// Interval at which interfaces and attachments are checked, while packets come and while none do.
 const TEND_EVERY: Duration = Duration::from_millis(200);
+const TEND_RARELY: Duration = Duration::from_millis(500);
+/// Duration of a sleep during which records wait until another CPU has announced that it has no earlier ones.
+const HELD_SLEEP: Duration = Duration::from_millis(1);
+
+/// The result of a round.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    /// The reader of the output does not read.
+    Blocked,
+    /// No record is left.
+    Empty,
+    /// Number of bytes that were moved. Others may wait for records of another CPU.
+    Moved(usize),
+}
+
+/// The sleep between two rounds.
+#[derive(Debug)]
+struct Sleep {
+    /// Time between rounds while records come.
+    length: Duration,
+    /// The event that ends the sleep early.
+    bell: Bell,
+}
+
+impl Sleep {
+    /// Decides on the sleep after a round that should move `wanted` bytes or more, of which none may wait for longer
+    /// than `delay`. Returns `None` if the next round follows at once.
+    fn after(&mut self, round: Round, wanted: usize, delay: Duration) -> Option<Duration> {
+        let before = std::mem::replace(&mut self.bell, Bell::Silent);
+        match round {
+            Round::Blocked => return Some(Reader::SLEEP),
+            Round::Empty if before == Bell::ForRecord => {
+                // A record that was written as the bell was set has been seen by now.
+                self.bell = before;
+                return Some(Duration::MAX);
+            }
+            Round::Empty => {
+                self.length = (self.length * 2).min(delay);
+                if self.length < LIVE {
+                    return Some(self.length);
+                }
+                self.bell = Bell::ForRecord;
+                return Some(LIVE);
+            }
+            Round::Moved(0) => return Some(HELD_SLEEP),
+            Round::Moved(BUSY_BYTES..) => return None,
+            // What comes after a silence may be all.
+            Round::Moved(moved) if moved < wanted / 2 && before == Bell::ForRecord => self.length = delay,
+            Round::Moved(moved) if moved < wanted / 2 => self.length = (self.length * 2).min(delay),
+            Round::Moved(moved) if moved > wanted => self.length = (self.length / 2).max(BUSY_SLEEP),
+            Round::Moved(_) => {}
+        }
+        if self.length > LIVE {
+            self.bell = Bell::ForSegment;
+        }
+        Some(self.length)
+    }
+}
 
 impl Running<'_> {
     /// Records until the capture ends, and computes the summary.
     pub(super) fn run(mut self) -> Result<(Summary, Ended)> {
         events::precise_sleeps();
+        memory::trim();
         for at in &mut self.capture.taps {
             at.tap.start()?;
         }
@@ -41,11 +99,14 @@ impl Running<'_> {
     }
 
     fn move_until_end(&mut self) -> Result<Ended> {
-        let mut sleep = BUSY_SLEEP;
+        let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
         let wanted = (self.capture.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         loop {
+            if self.capture.assembly.rings.has_rung() {
+                sleep.bell = Bell::Silent;
+            }
             let moved = match self.capture.merge.round(&mut self.feed) {
                 Ok(moved) => moved,
                 Err(error) => return Ok(Ended::Output(error)),
@@ -62,7 +123,7 @@ impl Running<'_> {
                 return Ok(Ended::Size);
             }
             let is_urgent = self.observer.is_urgent();
-            if tended.elapsed() > TEND_EVERY || is_urgent {
+            if tended.elapsed() >= self.tend_every(sleep.bell) || is_urgent {
                 tended = Instant::now();
                 if self.observer.is_over() {
                     return Ok(Ended::Command);
@@ -84,18 +145,36 @@ impl Running<'_> {
                 reported = Instant::now();
                 self.observer.figures(&self.capture.figures(&self.past));
             }
-            sleep = match (moved, &self.feed.pressure) {
+            let delay = self.delay();
+            let rests = moved == 0 && self.capture.merge.is_at_rest();
+            let round = if self.feed.is_blocked() {
                 // The reader wakes it.
-                (_, Pressure::Blocked(_)) => Reader::SLEEP,
-                (0, _) => (sleep * 2).min(IDLE_SLEEP),
-                (BUSY_BYTES.., _) => continue,
-                (moved, _) if moved < wanted / 2 => (sleep * 2).min(IDLE_SLEEP),
-                (moved, _) if moved > wanted => (sleep / 2).max(BUSY_SLEEP),
-                _ => sleep,
+                Round::Blocked
+            } else if rests {
+                Round::Empty
+            } else {
+                Round::Moved(moved)
             };
-            let left = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
-            self.wait(sleep.min(left.unwrap_or(sleep)))?;
+            let Some(at_most) = sleep.after(round, wanted, delay) else {
+                continue;
+            };
+            self.capture.assembly.rings.set_bell(sleep.bell);
+            let until_tended = self.tend_every(sleep.bell).saturating_sub(tended.elapsed());
+            let until_figures = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
+            self.wait(at_most.min(until_tended).min(until_figures.unwrap_or(at_most)))?;
         }
+    }
+
+    /// Returns how long records may wait in their rings.
+    fn delay(&self) -> Duration {
+        // The capture ends with a certain packet.
+        if self.capture.options.count.is_some() { LIVE } else { self.feed.delay() }
+    }
+
+    /// Returns the interval at which interfaces, attachments and the observer's matters are checked.
+    fn tend_every(&self, bell: Bell) -> Duration {
+        let usual = if bell == Bell::Silent { TEND_EVERY } else { TEND_RARELY };
+        usual.min(self.observer.attention())
     }
 
     fn is_full(&self) -> bool {
@@ -112,6 +191,7 @@ impl Running<'_> {
         if let Err(error) = handed {
             ended = Ended::Output(error);
         }
+        self.tend_memory();
         let mut outcome = self.feed.finish();
         self.note_report();
         // Added interface blocks count sightings before they are merged.
@@ -167,7 +247,11 @@ impl Running<'_> {
         }
     }
 
+    /// Sleeps until the time is over, or something happens that ends the sleep.
     fn wait(&self, mut sleep: Duration) -> Result<()> {
+        if let Some(due) = self.feed.due() {
+            sleep = sleep.min(due.saturating_duration_since(Instant::now()).max(LIVE));
+        }
         if let Some(duration) = self.capture.options.duration {
             sleep = sleep.min(duration.saturating_sub(self.capture.started.elapsed()));
         }
@@ -175,7 +259,11 @@ impl Running<'_> {
             Pressure::Blocked(reader) => reader.outlet(),
             _ => None,
         };
-        events::wait_also(&[self.capture.signals.as_fd()], outlet, sleep)
+        let mut wakes = vec![self.capture.signals.as_fd()];
+        wakes.extend(self.capture.assembly.rings.bells());
+        wakes.extend(self.capture.assembly.processes.iter().map(|processes| processes.watch.as_fd()));
+        wakes.extend(self.observer.wake());
+        events::wait_also(&wakes, outlet, sleep)
     }
 
     /// Handles signals, events and limits, which every round checks.

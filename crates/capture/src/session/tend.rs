@@ -43,6 +43,7 @@ impl Running<'_> {
                 gone.push((at.site, why));
             }
         }
+        self.tend_memory();
         let is_new = [&mut self.capture.assembly.undo.warden, &mut self.capture.files].map(Warden::renew);
         if is_new.into_iter().collect::<Result<Vec<_>>>()?.contains(&true) {
             self.observer.event(&Event::WardenReplaced);
@@ -67,6 +68,19 @@ impl Running<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Reports changes of the memory for records.
+    pub(super) fn tend_memory(&mut self) {
+        let memory = self.capture.assembly.rings.tend_pool();
+        let before = std::mem::replace(&mut self.memory, memory);
+        if before != memory && before > 0 {
+            let most = self.capture.geometry().pool_size as u64;
+            self.observer.detail(&Event::Memory { bytes: memory as u64, most });
+        }
+        if let Some((why, fix)) = self.capture.assembly.rings.refused_memory() {
+            self.observer.event(&Event::MemoryRefused { bytes: memory as u64, why, fix });
+        }
     }
 
     /// Returns the sites whose namespaces were deleted: the kernel keeps them as long as this capture holds them.

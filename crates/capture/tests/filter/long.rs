@@ -27,11 +27,7 @@ impl Observer for Quiet {
 
 /// Returns the usual options, with a filter.
 pub fn options(tap: TapChoice, filter: Filter) -> CaptureOptions {
-    CaptureOptions {
-        filter: Some(filter),
-        promiscuous: true,
-        ..CaptureOptions::new(tap, Memory::for_each_cpu(1 << 20))
-    }
+    CaptureOptions { filter: Some(filter), promiscuous: true, ..CaptureOptions::new(tap, Memory::ForEachCpu(1 << 20)) }
 }
 
 fn thousand(term: impl Fn(u32) -> String) -> String {

@@ -224,7 +224,7 @@ fn losses_are_counted_and_recorded() {
     }
     let pair = pair(1500);
     let options = CaptureOptions {
-        memory: Memory::for_each_cpu(SHARE_MIN),
+        memory: Memory::ForEachCpu(SHARE_MIN),
         recording: trawl_plan::options::Recording::default(),
         ..at_once()
     };

@@ -38,7 +38,7 @@ pub fn options() -> CaptureOptions {
     CaptureOptions {
         duration: Some(STUCK),
         promiscuous: true,
-        ..CaptureOptions::new(TapChoice::Packet, Memory::for_each_cpu(16 << 20))
+        ..CaptureOptions::new(TapChoice::Packet, Memory::ForEachCpu(16 << 20))
     }
 }
 

@@ -12,9 +12,7 @@ use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
 use trawl_plan::filter::Filter;
-use trawl_plan::options::{
-    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
-};
+use trawl_plan::options::{At, CaptureOptions, Direction, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource};
 use trawl_plan::outputs::{FilePlan, Format, OutputPlan};
 use trawl_plan::sources::Sources;
 use trawl_sink::refuse_rotation;
@@ -38,9 +36,6 @@ use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
 use crate::args::{JsonForm, NamedValue, NetnsArg, SubjectArgs, VerifierLog, choice, filter_in_file};
 use crate::{completion, habits, json, terminal, units};
-
-/// Typical size of a record, in bytes.
-const USUAL_RECORD: u64 = 2048;
 
 /// Records packets at XDP, tc or a socket, or shows them as lines
 #[derive(Debug, clap::Args)]
@@ -538,7 +533,7 @@ impl Args {
             duration: self.duration,
             once: self.output.once,
             dedup: self.output.dedup,
-            memory: self.memory(),
+            memory: self.recording.memory(self.tcpdump.buffer()),
             recording: Recording {
                 meta,
                 stamps: match self.clock {
@@ -553,18 +548,6 @@ impl Args {
             peers: self.peers.resolve(),
             ..taps.usual()
         })
-    }
-
-    /// Returns the memory to use: little at first for printed packets, and for a limited number of packets as much as
-    /// they fill.
-    fn memory(&self) -> Memory {
-        let size = self.recording.memory(self.tcpdump.buffer());
-        let is_printed = self.output.write.is_empty() && !self.store.is_asked_for();
-        let at_first = match (is_printed, self.count) {
-            (true, _) => Some(0),
-            (false, count) => count.map(|count| count.saturating_mul(USUAL_RECORD)),
-        };
-        Memory { size, at_first }
     }
 }
 
@@ -628,19 +611,6 @@ mod tests {
         assert_eq!(plan.options.snaplen, 128);
         let cut: Vec<_> = plan.outputs.iter().map(|output| output.snaplen).collect();
         assert_eq!(cut, [Some(128), Some(64)]);
-    }
-
-    #[test]
-    fn memory_follows_what_may_fill_it() {
-        for (words, at_first) in [
-            (&["-i", "lo"][..], Some(0)),
-            (&["-i", "lo", "-w", "a"], None),
-            (&["-i", "lo", "-w", "a", "-c", "10"], Some(20_480)),
-            (&["-i", "lo", "--store", "file:///s"], None),
-        ] {
-            let plan = plan(words).expect("a plan");
-            assert_eq!(plan.options.memory.at_first, at_first, "{words:?}");
-        }
     }
 
     #[test]

@@ -326,6 +326,10 @@ impl Observer for Terminal {
         self.joining.is_urgent()
     }
 
+    fn attention(&self) -> Duration {
+        self.subject.as_ref().map_or(Duration::MAX, Subject::attention)
+    }
+
     fn is_over(&mut self) -> bool {
         self.subject.as_mut().is_some_and(Subject::is_over)
     }
@@ -340,7 +344,8 @@ impl Observer for Terminal {
             chunks.account(summary().accounts());
         }
         for published in self.published.iter_mut().filter(|one| one.is_due()) {
-            published.publish(&RunningCapture::new(&summary().total));
+            let summary = summary();
+            published.publish(&RunningCapture::new(&summary.total, summary.memory_bytes));
         }
     }
 

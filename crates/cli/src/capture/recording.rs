@@ -2,7 +2,7 @@
 
 use trawl_capture::MAX_CAPTURED;
 use trawl_front::saving::RotationArgs;
-use trawl_plan::options::{MemorySize, Meta};
+use trawl_plan::options::{Memory, Meta};
 use trawl_plan::outputs::Io;
 use trawl_sys::{Error, Result};
 
@@ -50,11 +50,11 @@ impl RecordingArgs {
     }
 
     /// Returns the memory option, or tcpdump's option for a CPU's share.
-    pub(super) fn memory(&self, buffer: Option<u64>) -> MemorySize {
+    pub(super) fn memory(&self, buffer: Option<u64>) -> Memory {
         match (self.memory, self.ring_size.or(buffer)) {
-            (Some(bytes), _) => MemorySize::Total(bytes),
-            (None, Some(bytes)) => MemorySize::ForEachCpu(bytes),
-            (None, None) => MemorySize::Usual,
+            (Some(bytes), _) => Memory::Total(bytes),
+            (None, Some(bytes)) => Memory::ForEachCpu(bytes),
+            (None, None) => Memory::Usual,
         }
     }
 

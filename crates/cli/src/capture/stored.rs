@@ -82,10 +82,6 @@ enum PlaceName {
 }
 
 impl StoreArgs {
-    pub(super) fn is_asked_for(&self) -> bool {
-        self.store.is_some()
-    }
-
     pub(super) fn plan(&self) -> Result<Option<StorePlan>> {
         let Some(url) = &self.store else {
             return Ok(None);

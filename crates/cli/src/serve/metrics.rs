@@ -146,6 +146,11 @@ fn running(figures: &Figures) -> Vec<Metric> {
         ("running_capture_filtered_out_total", "Packets that did not match a running capture's filter.", filtered_out),
         ("running_capture_recorded_total", "Packets that a running capture recorded.", recorded),
         ("running_capture_lost_total", "Packets that a running capture lost, by reason.", lost.collect()),
+        (
+            "running_capture_memory_bytes",
+            "Memory for records that a running capture has.",
+            captures(|one| one.memory_bytes),
+        ),
         ("generator_frames_total", "Frames that a running generator sent.", generators(|one| one.frames)),
         ("generator_bytes_total", "Bytes that a running generator sent.", generators(|one| one.bytes)),
         (

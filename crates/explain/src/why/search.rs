@@ -8,7 +8,7 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::session::Attached;
 use trawl_capture::subject::Spaces;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, Pressure, UNWATCHED, WriteOutcome, Writer};
 use trawl_source::packets_of;
 use trawl_sys::Result;
 use trawl_sys::netns::Namespace;
@@ -178,6 +178,14 @@ impl Writer for Search<'_> {
             Some(file) => file.flush(),
             None => Ok(Pressure::Idle),
         }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.file.as_ref().and_then(|file| file.due())
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
     }
 
     fn finish(&mut self) -> WriteOutcome {

@@ -81,6 +81,10 @@ impl Symbols {
             symbols.text.push_str(name);
             symbols.text.push('\n');
         }
+        // They stay in memory as long as the capture.
+        symbols.addresses.shrink_to_fit();
+        symbols.names.shrink_to_fit();
+        symbols.text.shrink_to_fit();
         symbols
     }
 

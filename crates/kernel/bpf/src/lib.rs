@@ -5,6 +5,7 @@ pub mod arena;
 pub mod bpffs;
 pub mod classic_check;
 pub mod deadline;
+pub mod doorbell;
 pub mod droppers;
 mod entry;
 pub mod functions;

@@ -59,6 +59,13 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
         .map_err(|e| Error::os(format!("cannot create the map {name} ({entries} times {value_size} bytes)"), e))
 }
 
+/// Creates a doorbell, with which programs wake a process: a ring buffer of the least size.
+pub fn create_doorbell(name: &str) -> Result<OwnedFd> {
+    let page = rustix::param::page_size() as u32;
+    create(name, libbpf_sys::BPF_MAP_TYPE_RINGBUF, (0, 0), page, 0)
+        .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
+}
+
 /// Creates the map of the lock under which the programs of a capture change shared values.
 pub fn create_lock(name: &str) -> Result<OwnedFd> {
     let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY;

@@ -306,6 +306,14 @@ impl ProcessWatch {
     }
 }
 
+impl AsFd for ProcessWatch {
+    /// Becomes readable once there are events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the buffer's own, which lives as long as this value.
+        unsafe { BorrowedFd::borrow_raw(self.events.epoll_fd()) }
+    }
+}
+
 fn number(key: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(key.try_into().ok()?))
 }

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -185,9 +185,11 @@ impl PacketSocket {
     }
 
     /// Waits until a block is handed over or the time is up.
-    pub fn wait(&self, at_most: Duration) -> Result<PacketSource> {
+    pub fn wait(&self, at_most: Duration, wake: Option<BorrowedFd<'_>>) -> Result<PacketSource> {
         let fail = |e| Error::os("cannot wait for packets", e);
-        let mut set = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        let wake = wake.into_iter().map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN));
+        let socket = PollFd::new(&self.descriptor, PollFlags::IN);
+        let mut set: Vec<PollFd<'_>> = std::iter::once(socket).chain(wake).collect();
         let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
         match poll(&mut set, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -9,13 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use trawl_bpf::doorbell::Doorbell;
 use trawl_bpf::layout::drop::{KNOWN_MAX, KnownPacket};
 use trawl_bpf::layout::{
-    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, PointCounters, PoolState, RING_CONTROL_SIZE, RING_MAX_POINTS,
-    Rejections, RingControl, SEGMENT_NONE,
+    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, PointCounters, PoolState, RING_CONTROL_SIZE, RING_FOR_RECORD,
+    RING_FOR_SEGMENT, RING_MAX_POINTS, RING_SILENT, Rejections, RingControl, SEGMENT_NONE,
 };
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{map, object, probe};
+use trawl_sys::events::Wake;
 use trawl_sys::memory::Mapping;
 use trawl_sys::process::cgroup;
 use trawl_sys::{Error, Result, clock, events};
@@ -41,6 +43,8 @@ pub struct Rings {
     pool: Arc<Pool>,
     state: Mapping,
     programs: Option<Programs>,
+    /// The wake-ups of threads, if these write the rings.
+    threads: Option<Wakes>,
     /// Time from which packets count, in nanoseconds since 1970.
     begun: AtomicU64,
 }
@@ -48,6 +52,26 @@ pub struct Rings {
 /// Stop flag of the programs, which then pass packets without counting them: the capture is over, or has not begun.
 const STOPPED: u64 = 1;
 const HELD: u64 = 2;
+
+/// The event that wakes the reader of rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Bell {
+    /// Nothing: it is awake.
+    Silent = RING_SILENT as u64,
+    /// The next record.
+    ForRecord = RING_FOR_RECORD as u64,
+    /// A segment that becomes full.
+    ForSegment = RING_FOR_SEGMENT as u64,
+}
+
+/// The wake-ups between threads that write rings and their reader.
+#[derive(Debug)]
+struct Wakes {
+    reader: Wake,
+    /// One for each ring.
+    writers: Vec<Wake>,
+}
 
 /// State that BPF programs share with user space, if they are the writers of the rings.
 #[derive(Debug)]
@@ -75,6 +99,10 @@ pub struct RingMaps {
 
 /// Name of the table of packets in bpf/lib/link.h.
 const KNOWN: &str = "known_packets";
+/// Name of the reader's doorbell in bpf/lib/ring.h.
+const DOORBELL: &str = "doorbell";
+/// Name of the pool's doorbell there.
+const GROWTH: &str = "growth";
 /// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs
 /// that may interrupt the others.
 const PACKET_ID_SHIFT: u32 = 48;
@@ -105,10 +133,20 @@ impl Rings {
         let shared = map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
             .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
+        others.push((DOORBELL, map::create_doorbell("trawl_doorbell")?));
         if !probe::has_atomics() {
             others.push((object::CAPTURE_LOCK, map::create_lock("trawl_lock")?));
         }
-        let (map, pool) = Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
+        // The kernel would end this process once the pool has grown.
+        if cgroup::memory_limit().is_some_and(|limit| limit < geometry.pool_size as u64) {
+            let refused = std::io::Error::from_raw_os_error(libc::ENOMEM);
+            let what = format!("cannot record with {} MiB of memory", geometry.pool_size >> 20);
+            return Err(Error::os(what, refused).fix(less_or_more(geometry)));
+        }
+        let growth = map::create_doorbell("trawl_growth")?;
+        let (map, pool) =
+            Pool::in_maps(geometry, cpus, &state, &growth).map_err(|e| explain_refused_pool(e, geometry))?;
+        others.push((GROWTH, growth));
         let size = control_size(points);
         let others = Arc::new(others);
         Self::over((cpus, size), (map, pool), (state, shared), others, 0)
@@ -162,6 +200,7 @@ impl Rings {
                 maps,
                 rejected_before: OnceLock::new(),
             }),
+            threads: None,
             begun: AtomicU64::new(0),
         };
         rings.begin(first_id);
@@ -178,6 +217,10 @@ impl Rings {
             pool: Pool::in_memory(geometry)?,
             state: Mapping::anonymous(size_of::<PoolState>())?,
             programs: None,
+            threads: Some(Wakes {
+                reader: Wake::new()?,
+                writers: (0..producers).map(|_| Wake::new()).collect::<Result<_>>()?,
+            }),
             begun: AtomicU64::new(0),
         };
         pool::free(rings.state(), 0..geometry.segments());
@@ -198,22 +241,9 @@ impl Rings {
     /// Takes the free segment that was emptied last.
     pub(crate) fn take_segment(&self) -> Option<u32> {
         let state = self.state();
-        let mut free = state.free().load(Ordering::Acquire);
-        loop {
-            let segment = free as u32;
-            if segment == NO_SEGMENT {
-                return None;
-            }
-            let below = state.below(segment).load(Ordering::Relaxed);
-            let rest = next_turn(free) | u64::from(below);
-            match state.free().compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    state.in_use().fetch_add(1, Ordering::Relaxed);
-                    return Some(segment);
-                }
-                Err(now) => free = now,
-            }
-        }
+        let segment = state.pop_free()?;
+        state.in_use().fetch_add(1, Ordering::Relaxed);
+        Some(segment)
     }
 
     /// Returns a segment that is no longer read.
@@ -232,6 +262,17 @@ impl Rings {
 
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns, once, the reason for which the pool cannot grow, and advice.
+    pub fn refused_memory(&self) -> Option<(String, String)> {
+        Some((self.pool.refusal()?, more_memory()))
+    }
+
+    /// Gives back memory that the pool does not need any more, and returns the number of bytes that it has.
+    pub fn tend_pool(&self) -> usize {
+        self.pool.catch_up();
+        self.pool.size()
     }
 
     pub fn geometry(&self) -> Geometry {
@@ -276,11 +317,43 @@ impl Rings {
         (0..self.count).all(is_stopped)
     }
 
+    /// Sets what wakes the reader. Threads that write the rings rest as long as their reader does.
+    pub fn set_bell(&self, bell: Bell) {
+        for ring in 0..self.count {
+            self.control(ring).bell().store(bell as u64, Ordering::SeqCst);
+        }
+        if bell == Bell::Silent {
+            self.wake_writers();
+        }
+    }
+
+    fn wake_writers(&self) {
+        self.threads.iter().flat_map(|threads| &threads.writers).for_each(Wake::ring);
+    }
+
+    /// Returns true if a thread has woken the reader since the last call.
+    pub fn hush(&self) -> bool {
+        self.threads.as_ref().is_some_and(|threads| threads.reader.clear())
+    }
+
+    /// Returns the descriptor that wakes the reader, if threads write the rings.
+    pub fn wake_of_reader(&self) -> Option<BorrowedFd<'_>> {
+        self.threads.as_ref().map(|threads| threads.reader.as_fd())
+    }
+
+    /// Returns the doorbell of the programs, which rings of the same pool share.
+    pub fn doorbell(&self) -> Result<Option<Doorbell>> {
+        let mut others = self.maps().into_iter().flat_map(|maps| maps.others.iter());
+        let map = others.find(|(name, _)| *name == DOORBELL);
+        map.map(|(_, map)| Doorbell::of_map(map.as_fd())).transpose()
+    }
+
     /// Stops the capture: from now on, programs pass packets without counting them.
     pub fn stop(&self) {
         for ring in 0..self.count {
             self.control(ring).stopped().store(STOPPED, Ordering::SeqCst);
         }
+        self.wake_writers();
     }
 
     /// Holds the count until [`Self::release`]: the points of a capture are attached one after the other.
@@ -340,20 +413,21 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
                 "if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE",
             ),
         },
-        _ => error.fix(more_memory(geometry)),
+        // A pool that grows is refused its first, small part, so a smaller one would be refused too.
+        _ if geometry.grows() => error.fix(more_memory()),
+        _ => error.fix(less_or_more(geometry)),
     }
 }
 
-/// Returns advice for a machine without enough memory. A growing pool is refused its first, small part, so a smaller one
-/// would be refused too.
-fn more_memory(geometry: Geometry) -> String {
-    let more = match cgroup::memory_limit() {
+/// Returns advice for a machine without enough memory.
+fn less_or_more(geometry: Geometry) -> String {
+    format!("choose less than {} MiB with --memory, or {}", geometry.pool_size >> 20, more_memory())
+}
+
+fn more_memory() -> String {
+    match cgroup::memory_limit() {
         Some(limit) => format!("raise the limit of its memory cgroup ({} MiB)", limit >> 20),
         None => "end other programs".to_owned(),
-    };
-    match geometry.grows_from {
-        Some(_) => more,
-        None => format!("choose less than {} MiB with --memory, or {more}", geometry.pool_size >> 20),
     }
 }
 
@@ -397,6 +471,7 @@ impl Control {
     word!(last_packet_id, u64);
     word!(clock_offset, u64);
     word!(stopped, u64);
+    word!(bell, u64);
     word!(largest_gap, u64);
     word!(open_segment, u32);
     word!(first_segment, u32);
@@ -440,6 +515,11 @@ impl State {
         load(self.queue_flag()) != 0
     }
 
+    /// Returns the number of segments in use at which a program asks for more; with 0, it does not ask.
+    pub(crate) fn grow_at<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, grow_at)))
+    }
+
     fn queue_flag<'a>(self) -> &'a AtomicU64 {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, is_queue)))
     }
@@ -447,6 +527,41 @@ impl State {
     /// Adds a segment to the free ones.
     fn push_free(self, segment: u32) {
         if self.is_queue() { self.enqueue_free(segment) } else { self.stack_free(segment) }
+    }
+
+    /// Takes the segment on top of the stack of free ones.
+    fn pop_free(self) -> Option<u32> {
+        let mut free = self.free().load(Ordering::Acquire);
+        loop {
+            let segment = free as u32;
+            if segment == NO_SEGMENT {
+                return None;
+            }
+            let below = self.below(segment).load(Ordering::Relaxed);
+            let rest = next_turn(free) | u64::from(below);
+            match self.free().compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(segment),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Puts these segments into the place of all that are on the stack, and returns those.
+    fn replace_free(self, segments: &[u32]) -> Vec<u32> {
+        let mut top = NO_SEGMENT;
+        for segment in segments {
+            store32(self.below(*segment), top);
+            top = *segment;
+        }
+        let mut free = self.free().load(Ordering::Acquire);
+        while let Err(now) =
+            self.free().compare_exchange(free, next_turn(free) | u64::from(top), Ordering::AcqRel, Ordering::Acquire)
+        {
+            free = now;
+        }
+        let is_some = |segment: &u32| *segment != NO_SEGMENT;
+        let below = |segment: &u32| Some(self.below(*segment).load(Ordering::Relaxed)).filter(is_some);
+        std::iter::successors(Some(free as u32).filter(is_some), below).collect()
     }
 
     /// Adds a segment to the queue of free ones, which has a place for each segment.

@@ -6,21 +6,35 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use trawl_bpf::doorbell::Doorbell;
 use trawl_bpf::layout::{POOL_SLACK, PoolState, RECORD_OVERHEAD, SEGMENT_RESERVE};
 use trawl_bpf::{map, probe};
 use trawl_sys::memory::Mapping;
-use trawl_sys::process::warden::confine;
-use trawl_sys::rights::helper::{self, Helper};
+use trawl_sys::process::{self, warden::confine};
+use trawl_sys::rights::helper::{self, Helper, HelperAnswer};
 use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
 use super::{NO_SEGMENT, PAGE, State};
 
-/// Interval at which the process checks the pool.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Interval at which the process looks whether memory can be given back, and the number of looks that must find little
+/// in use.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+const QUIET_LOOKS: u32 = 4;
+
+/// Interval at which the process looks whether programs see a new bank.
+const INSERT_TIME: Duration = Duration::from_micros(20);
+/// Share of the segments, as a divisor, that are in use when the pool grows.
+const GROWS_AT: usize = 4;
+
+/// Messages of the process: a bank was added, and the last one was removed. Another message is the reason for its end.
+const ADDED: &[u8] = b"added";
+const REMOVED: &[u8] = b"removed";
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -29,6 +43,8 @@ pub(super) struct Pool {
     /// Number of banks that this process has mapped.
     banks: AtomicUsize,
     grower: Option<Mutex<Helper>>,
+    /// Reason for which no memory can be added, until it is reported.
+    refusal: Mutex<Option<String>>,
 }
 
 impl Pool {
@@ -38,11 +54,18 @@ impl Pool {
             memory: Mapping::anonymous(geometry.stride() * geometry.banks())?,
             banks: AtomicUsize::new(geometry.banks()),
             grower: None,
+            refusal: Mutex::default(),
         }))
     }
 
     /// Creates the pool of programs, and the map that they use. All of its segments are free.
-    pub(super) fn in_maps(geometry: Geometry, rings: usize, state: &OwnedFd) -> Result<(OwnedFd, Arc<Self>)> {
+    /// A pool that grows hears `growth`.
+    pub(super) fn in_maps(
+        geometry: Geometry,
+        rings: usize,
+        state: &OwnedFd,
+        growth: &OwnedFd,
+    ) -> Result<(OwnedFd, Arc<Self>)> {
         let size = size_of::<PoolState>().div_ceil(PAGE) * PAGE;
         let shared = Mapping::of_map(state.as_fd(), size)?;
         let state = State(shared.at(0));
@@ -50,7 +73,7 @@ impl Pool {
             state.queue_flag().store(1, Ordering::Relaxed);
         }
         let banks = geometry.banks_at_first(rings);
-        let (map, memory, grower) = if geometry.grows_from.is_some() {
+        let (map, memory, grower) = if geometry.grows() {
             let memory = Mapping::reserved(geometry.stride() * geometry.banks())?;
             let first = new_bank(geometry)?;
             let map = map::create_array_of_maps("trawl_pool", first.as_fd(), geometry.banks() as u32)?;
@@ -61,8 +84,15 @@ impl Pool {
                     .map_err(|e| Error::os("cannot add memory to the pool", e))?;
                 memory.map_at(bank * geometry.stride(), made.as_fd(), geometry.stride())?;
             }
-            let grow = |socket: &OwnedFd| grow(socket, &map, geometry, state, banks);
-            let grower = Helper::run(c"trawl-memory", None, &[map.as_fd()], grow)?;
+            memory.hide_from_children();
+            let grow = |socket: &OwnedFd| {
+                let mut grower = Grower { socket, pool: &map, geometry, state, banks, least: banks };
+                // The capture goes on with the memory that it has. If it is over, nobody hears this.
+                if let Err(error) = grower.run(growth) {
+                    let _ = helper::send(socket, error.why().as_bytes(), None);
+                }
+            };
+            let grower = Helper::run(c"trawl-memory", None, &[map.as_fd(), growth.as_fd()], grow)?;
             (map, memory.not_for_children(), Some(Mutex::new(grower)))
         } else {
             let map = map::create_mmapable_array("trawl_pool", geometry.stride() as u32, geometry.banks() as u32)?;
@@ -71,7 +101,7 @@ impl Pool {
             (map, memory, None)
         };
         free(state, 0..banks * per_bank(geometry));
-        let pool = Self { geometry, memory, banks: AtomicUsize::new(banks), grower };
+        let pool = Self { geometry, memory, banks: AtomicUsize::new(banks), grower, refusal: Mutex::default() };
         Ok((map, Arc::new(pool)))
     }
 
@@ -94,15 +124,51 @@ impl Pool {
         let Some(grower) = &self.grower else { return };
         let grower = grower.lock();
         while self.banks.load(Ordering::Acquire) <= bank {
-            let next = self.banks.load(Ordering::Acquire);
-            let mapped = grower.receive().and_then(|map| {
-                self.memory
-                    .map_at(next * self.geometry.stride(), map.as_fd(), self.geometry.stride())
-                    .map_err(io::Error::other)
-            });
-            assert!(mapped.is_ok(), "memory of the pool is missing: {mapped:?}");
-            self.banks.store(next + 1, Ordering::Release);
+            let changed = grower.receive().and_then(|message| self.follow(message));
+            assert!(changed.is_ok(), "memory of the pool is missing: {changed:?}");
         }
+    }
+
+    /// Follows the changes so far, so that the memory of removed banks is free.
+    pub(super) fn catch_up(&self) {
+        let Some(grower) = &self.grower else { return };
+        let grower = grower.lock();
+        // The process has ended if there is no more memory.
+        while let Ok(Some(message)) = grower.answer() {
+            if self.follow(message).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Maps the bank that was added, unmaps the last one, or notes that there will be no more.
+    fn follow(&self, message: HelperAnswer) -> io::Result<()> {
+        let (banks, stride) = (self.banks.load(Ordering::Acquire), self.geometry.stride());
+        match message.file {
+            Some(map) => {
+                self.memory.map_at(banks * stride, map.as_fd(), stride).map_err(io::Error::other)?;
+                self.banks.store(banks + 1, Ordering::Release);
+            }
+            None if message.bytes != REMOVED => {
+                *self.refusal.lock() = Some(String::from_utf8_lossy(&message.bytes).into_owned());
+            }
+            None => {
+                let last = banks.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
+                self.banks.store(last, Ordering::Release);
+                self.memory.unmap_at(last * stride, stride).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns, once, the reason for which no memory can be added.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.lock().take()
+    }
+
+    /// Returns the number of bytes that the segments have now.
+    pub(super) fn size(&self) -> usize {
+        self.banks.load(Ordering::Acquire) * self.geometry.bank_size()
     }
 }
 
@@ -124,33 +190,132 @@ pub(super) fn free(state: State, segments: Range<usize>) {
     segments.rev().for_each(|segment| state.push_free(segment as u32));
 }
 
-/// Runs the process that adds memory, until the pool is complete or the capture is over.
-fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_first: usize) {
-    // Before Linux 5.8, the second capability implies the first.
-    confine(Capabilities::BPF | Capabilities::SYS_ADMIN);
-    let mut banks = at_first;
-    while banks < geometry.banks() {
-        if !events::is_quiet(socket.as_fd(), LOOK_EVERY) {
-            return;
-        }
-        let in_use = state.in_use().load(Ordering::Relaxed) as usize;
-        if in_use * 2 < banks * per_bank(geometry) {
-            continue;
-        }
-        let next = geometry.banks().min(banks * 2);
-        for bank in banks..next {
-            let added = new_bank(geometry).map_err(io::Error::other).and_then(|map| {
-                map::set_program(pool.as_fd(), bank as u32, map.as_fd())?;
-                helper::send(socket, b"bank", Some(&map))
-            });
-            // The machine has no more memory, or the capture is over.
-            if added.is_err() {
-                return;
+/// The process that adds memory, and gives it back.
+struct Grower<'g> {
+    socket: &'g OwnedFd,
+    pool: &'g OwnedFd,
+    geometry: Geometry,
+    state: State,
+    banks: usize,
+    /// Number of banks that stay.
+    least: usize,
+}
+
+impl Grower<'_> {
+    /// Runs until the capture is over, or the machine has no more memory.
+    fn run(&mut self, doorbell: &OwnedFd) -> Result<()> {
+        process::run_first();
+        confine(Capabilities::BPF);
+        let doorbell = Doorbell::of_map(doorbell.as_fd())?;
+        let mut quiet = 0;
+        loop {
+            let at = self.banks * per_bank(self.geometry) / GROWS_AT;
+            let can_grow = self.banks < self.geometry.banks();
+            // A program that took a segment before it saw this has counted it.
+            self.state.grow_at().store(if can_grow { at as u64 } else { 0 }, Ordering::SeqCst);
+            let in_use = self.state.in_use().load(Ordering::SeqCst) as usize;
+            if in_use >= at && can_grow {
+                self.grow()?;
+                quiet = 0;
+                continue;
             }
-            free(state, bank * per_bank(geometry)..(bank + 1) * per_bank(geometry));
+            let can_shrink = self.banks > self.least && !self.state.is_queue();
+            let at_most = if can_shrink { LOOK_EVERY } else { Duration::MAX };
+            events::wait(&[self.socket.as_fd(), doorbell.as_fd()], at_most)?;
+            if events::is_readable(self.socket.as_fd()) {
+                return Ok(());
+            }
+            if doorbell.hush() {
+                quiet = 0;
+            } else if self.state.in_use().load(Ordering::Relaxed) as usize <= at {
+                quiet += 1;
+            } else {
+                quiet = 0;
+            }
+            if quiet >= QUIET_LOOKS {
+                quiet = 0;
+                self.shrink()?;
+            }
         }
-        banks = next;
     }
+
+    /// Doubles the pool, or makes it complete.
+    fn grow(&mut self) -> Result<()> {
+        let next = self.geometry.banks().min(self.banks * 2);
+        while self.banks < next {
+            let bank = self.banks;
+            let map = new_bank(self.geometry)?;
+            helper::send(self.socket, ADDED, Some(&map))
+                .and_then(|()| self.insert(bank, map))
+                .map_err(|e| Error::os("cannot add memory to the pool", e))?;
+            free(self.state, segments_of(self.geometry, bank));
+            self.banks += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts a bank into the array of programs, and returns once they see it. The system call itself returns later, after
+    /// all running programs have ended (a grace period of RCU), in which they may fill all of the memory.
+    fn insert(&self, bank: usize, map: OwnedFd) -> io::Result<()> {
+        let pool = self.pool.try_clone()?;
+        let (done, outcome) = mpsc::channel();
+        thread::Builder::new().spawn(move || {
+            // Nobody waits for the result any more if the programs saw the bank before.
+            let _ = done.send(map::set_program(pool.as_fd(), bank as u32, map.as_fd()));
+        })?;
+        while !map::program_in(self.pool.as_fd(), bank as u32).is_ok_and(|found| found.is_some()) {
+            match outcome.recv_timeout(INSERT_TIME) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Interrupted.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the last banks, as far as none of their segments are in use.
+    fn shrink(&mut self) -> Result<()> {
+        let in_use = self.state.in_use().load(Ordering::Relaxed) as usize;
+        let needed = (2 * GROWS_AT * in_use).div_ceil(per_bank(self.geometry)).max(self.least);
+        let removed = withdraw(self.state, self.geometry, needed.min(self.banks)..self.banks);
+        for bank in removed.rev() {
+            // No program reaches the bank any more.
+            map::clear_program(self.pool.as_fd(), bank as u32)
+                .and_then(|()| helper::send(self.socket, REMOVED, None))
+                .map_err(|e| Error::os("cannot give back memory of the pool", e))?;
+            self.banks = bank;
+        }
+        Ok(())
+    }
+}
+
+fn segments_of(geometry: Geometry, bank: usize) -> Range<usize> {
+    bank * per_bank(geometry)..(bank + 1) * per_bank(geometry)
+}
+
+/// Takes the free segments of these last banks off the stack. Returns the banks that have no others, and frees the
+/// segments of the rest again.
+fn withdraw(state: State, geometry: Geometry, banks: Range<usize>) -> Range<usize> {
+    let is_low = |segment: &u32| (*segment as usize) < banks.start * per_bank(geometry);
+    // Programs find free segments at all times: these replace the others at once.
+    let mut taken = Vec::new();
+    let mut low = Vec::new();
+    while low.len() < per_bank(geometry)
+        && let Some(segment) = state.pop_free()
+    {
+        if is_low(&segment) { low.push(segment) } else { taken.push(segment) }
+    }
+    for segment in state.replace_free(&low) {
+        if is_low(&segment) { state.push_free(segment) } else { taken.push(segment) }
+    }
+    let mut counts = vec![0; banks.len()];
+    taken.iter().for_each(|segment| counts[*segment as usize / per_bank(geometry) - banks.start] += 1);
+    let unused = counts.iter().rev().take_while(|count| **count == per_bank(geometry)).count();
+    let removed = banks.end - unused..banks.end;
+    taken.retain(|segment| !removed.contains(&(*segment as usize / per_bank(geometry))));
+    taken.into_iter().for_each(|segment| state.push_free(segment));
+    state.segments().fetch_sub((removed.len() * per_bank(geometry)) as u64, Ordering::Relaxed);
+    removed
 }
 
 // Memory for records in flight, and its layout.
@@ -169,26 +334,24 @@ const BANK_MAX: usize = 32 << 20;
 /// The same before Linux 6.0, where a value of a map is at most 4 MiB.
 const SMALL_BANK_MAX: usize = 2 << 20;
 
+/// Size of a larger pool at first.
+const AT_FIRST: usize = 16 << 20;
+/// The same, if bursts come before the pool can grow.
+const AT_FIRST_FOR_BURSTS: usize = 64 << 20;
 /// Size of a bank of a growing pool, each of which is a map; and the maximum number of such banks.
 const GROWING_BANK: usize = 4 << 20;
 const GROWING_BANKS_MAX: usize = 128;
 
 /// Layout of the memory for records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes, for all rings together.
     pub pool_size: usize,
     pub segment_size: usize,
-    /// Least size at the beginning of a pool that grows on demand up to `pool_size`.
-    pub grows_from: Option<usize>,
+    /// Size at first of a pool that grows.
+    at_first: usize,
     /// Size of the largest bank that the kernel's maps can hold.
-    #[serde(skip, default = "usual_bank_max")]
     bank_max: usize,
-}
-
-fn usual_bank_max() -> usize {
-    BANK_MAX
 }
 
 impl Geometry {
@@ -219,7 +382,7 @@ impl Geometry {
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,
-            grows_from: None,
+            at_first: AT_FIRST,
             bank_max: BANK_MAX,
         })
     }
@@ -235,23 +398,23 @@ impl Geometry {
         Self::for_total((available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)), cpus)
     }
 
-    /// Returns the same layout, of which only `bytes` are allocated at first and the rest on demand. A capture that may
-    /// end with its first packets starts sooner that way.
-    pub fn growing_from(self, bytes: u64) -> Self {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let first = bytes.max(self.least_bank());
-        Self { grows_from: (self.pool_size > first).then_some(first), ..self }
+    /// Returns the same layout with more memory at first, for packets that write many records each.
+    pub fn for_bursts(self) -> Self {
+        Self { at_first: AT_FIRST_FOR_BURSTS, ..self }
+    }
+
+    /// Returns true if a part of the memory is allocated at first, and the rest on demand.
+    pub fn grows(&self) -> bool {
+        self.pool_size > self.at_first
     }
 
     /// Returns the number of banks that a pool has at first: each ring can open a segment.
     fn banks_at_first(&self, rings: usize) -> usize {
-        match self.grows_from {
-            Some(first) => first.max((rings + 1) * self.segment_size).div_ceil(self.bank_size()).min(self.banks()),
-            None => self.banks(),
-        }
+        let least = self.at_first.max((rings + 1) * self.segment_size);
+        if self.grows() { least.div_ceil(self.bank_size()).min(self.banks()) } else { self.banks() }
     }
 
-    fn least_bank(&self) -> usize {
+    fn growing_bank(&self) -> usize {
         GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two()).min(self.bank_max)
     }
 
@@ -276,10 +439,7 @@ impl Geometry {
 
     /// Returns the size of a bank in bytes.
     pub fn bank_size(&self) -> usize {
-        match self.grows_from {
-            Some(_) => self.least_bank(),
-            None => self.pool_size.min(self.bank_max),
-        }
+        if self.grows() { self.growing_bank() } else { self.pool_size.min(self.bank_max) }
     }
 
     fn banks(&self) -> usize {
@@ -323,21 +483,18 @@ mod tests {
     fn growing_pools_have_whole_banks_and_a_segment_for_each_ring() {
         for cpus in [1, 2, 7, 64] {
             for bytes in (22..=32).map(|exponent| 1u64 << exponent) {
-                let Ok(whole) = Geometry::for_total(bytes, cpus) else {
+                let Ok(geometry) = Geometry::for_total(bytes, cpus) else {
                     continue;
                 };
-                let geometry = whole.growing_from(0);
-                assert_eq!(geometry.pool_size, whole.pool_size);
                 assert_eq!(geometry.pool_size % geometry.bank_size(), 0);
                 assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
                 let first = geometry.banks_at_first(cpus) * geometry.bank_size();
                 assert!(first >= cpus * geometry.segment_size, "{geometry:?}");
-                assert!(geometry.banks() <= GROWING_BANKS_MAX || geometry.grows_from.is_none());
+                assert!(geometry.banks() <= GROWING_BANKS_MAX || !geometry.grows());
             }
         }
-        let usual = Geometry::for_total(256 << 20, 2).expect("in bounds");
-        for (wanted, expected) in [(0, 4 << 20), (10 << 20, 12 << 20), (256 << 20, 256 << 20)] {
-            let geometry = usual.growing_from(wanted);
+        for (bytes, expected) in [(4 << 20, 4 << 20), (256 << 20, 16 << 20)] {
+            let geometry = Geometry::for_total(bytes, 2).expect("in bounds");
             let first = geometry.banks_at_first(2) * geometry.bank_size();
             assert_eq!(first, expected);
         }
@@ -350,12 +507,11 @@ mod tests {
                 let Ok(whole) = Geometry::for_total(bytes, cpus) else {
                     continue;
                 };
-                for geometry in [whole, whole.growing_from(0)].map(Geometry::in_small_values) {
-                    assert!(geometry.stride() < 4 << 20, "{geometry:?}");
-                    assert_eq!(geometry.banks() * geometry.bank_size(), whole.pool_size);
-                    assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
-                    assert!(geometry.bank_size().is_power_of_two());
-                }
+                let geometry = whole.in_small_values();
+                assert!(geometry.stride() < 4 << 20, "{geometry:?}");
+                assert_eq!(geometry.banks() * geometry.bank_size(), whole.pool_size);
+                assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
+                assert!(geometry.bank_size().is_power_of_two());
             }
         }
     }

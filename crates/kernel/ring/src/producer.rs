@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use trawl_bpf::layout::PointCounters;
+use trawl_sys::events::Wake;
 
-use crate::{Control, IN_FLIGHT, Rings, store32};
+use crate::{Bell, Control, IN_FLIGHT, Rings, store32};
 
 const BLOCK_ENHANCED_PACKET: u32 = 6;
 const OPTION_FLAGS: u32 = option(2, 4);
@@ -147,6 +148,16 @@ impl Producer {
         begun == 0 || begun != u64::MAX && (by_card || time >= begun)
     }
 
+    /// Returns true while the reader sleeps: no other records wait for this ring's times.
+    pub fn may_rest(&self) -> bool {
+        self.rings.control(self.ring).bell().load(Ordering::Relaxed) != Bell::Silent as u64
+    }
+
+    /// Returns what wakes this ring's thread when its reader wakes up.
+    pub fn wake(&self) -> Option<&Wake> {
+        self.rings.threads.as_ref().and_then(|threads| threads.writers.get(self.ring))
+    }
+
     pub fn limit_reached(&self) -> bool {
         self.tickets.exhausted()
     }
@@ -218,7 +229,9 @@ impl Producer {
         account.recorded.add(1);
         self.advance(sight.time);
         self.position += size as u64;
-        self.publish(self.rings.control(self.ring));
+        let control = self.rings.control(self.ring);
+        self.publish(control);
+        self.ring_for(control, Bell::ForRecord);
         Noted::Recorded
     }
 
@@ -249,6 +262,7 @@ impl Producer {
         let ordinal = (self.position >> 32) as u32;
         self.position = u64::from(ordinal.wrapping_add(1)) << 32;
         self.publish(control);
+        self.ring_for(control, Bell::ForSegment);
         true
     }
 
@@ -258,6 +272,16 @@ impl Producer {
 
     fn publish(&self, control: Control) {
         control.position().store(self.position | IN_FLIGHT, Ordering::Release);
+    }
+
+    /// Wakes the reader, if it waits for this.
+    fn ring_for(&self, control: Control, what: Bell) {
+        if control.bell().load(Ordering::Relaxed) == what as u64
+            && let Some(threads) = &self.rings.threads
+        {
+            control.bell().store(Bell::Silent as u64, Ordering::Relaxed);
+            threads.reader.ring();
+        }
     }
 
     /// Returns the next `size` bytes of the open segment, which `make_room` has found.

@@ -122,9 +122,9 @@ impl Wake {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Clears all wake-ups until now.
-    pub fn clear(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    /// Clears all wake-ups until now, and returns whether there were any.
+    pub fn clear(&self) -> bool {
+        rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
     }
 }
 
@@ -158,8 +158,8 @@ pub fn wait_also(descriptors: &[BorrowedFd<'_>], outlet: Option<BorrowedFd<'_>>,
     let read = descriptors.iter().map(|fd| (*fd, PollFlags::IN));
     let written = outlet.into_iter().map(|fd| (fd, PollFlags::OUT));
     let mut set: Vec<PollFd<'_>> = read.chain(written).map(|(fd, what)| PollFd::from_borrowed_fd(fd, what)).collect();
-    let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
-    match poll(&mut set, Some(&timeout)) {
+    let timeout = Timespec::try_from(at_most).ok();
+    match poll(&mut set, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(Error::os("cannot wait for packets", e.into())),
     }

@@ -21,6 +21,15 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; all access goes through raw pointers and atomics.
 unsafe impl Sync for Mapping {}
 
+/// Returns memory to the kernel that was needed for a start only.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the allocator's own function, which moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 impl Mapping {
     /// Maps a memory-mappable BPF map.
     pub fn of_map(map: BorrowedFd<'_>, length: usize) -> Result<Self> {
@@ -38,11 +47,16 @@ impl Mapping {
 
     /// Excludes the mapping from child processes, for which the kernel would have to walk all of its pages.
     pub fn not_for_children(self) -> Self {
+        self.hide_from_children();
+        self
+    }
+
+    /// Does the same, for what is mapped now.
+    pub fn hide_from_children(&self) {
         // SAFETY: the range is this mapping. Children do not have it, and get no reference to it.
         let advised = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork) };
         // If the kernel refuses, children inherit it and fork takes longer.
         let _ = advised;
-        self
     }
 
     /// Maps an arena, whose address is the same in every process.
@@ -93,6 +107,21 @@ impl Mapping {
             )
         };
         start.map(drop).map_err(|e| Error::os(format!("cannot map {length} bytes of shared memory"), e.into()))
+    }
+
+    /// Gives the memory of a range back, whose addresses stay reserved. Nothing may point into it.
+    pub fn unmap_at(&self, offset: usize, length: usize) -> Result<()> {
+        let _ = self.at(offset + length);
+        // SAFETY: the range was just checked to lie within this mapping, and the caller has no use for its contents.
+        let start = unsafe {
+            mmap_anonymous(
+                self.at(offset).cast(),
+                length,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        };
+        start.map(drop).map_err(|e| Error::os(format!("cannot give back {length} bytes of shared memory"), e.into()))
     }
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, length: usize) -> Result<Self> {

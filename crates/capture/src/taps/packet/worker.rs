@@ -1,6 +1,7 @@
 //! The thread of a packet socket: reads blocks of packets from the kernel and writes records into its ring.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use trawl_plan::options::Meta;
 
 /// Longest sleep. Records of other CPUs wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(2);
+/// Longest sleep while the reader of the ring sleeps, who wakes this thread then.
+const REST: Duration = Duration::from_secs(60);
 /// After the capture the kernel hands over its last block within a few milliseconds; this limit is for a very busy
 /// machine.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -192,7 +195,13 @@ impl Worker {
     }
 
     fn wait(&self) -> Result<PacketSource> {
-        self.socket.wait(NAP)
+        let producer = &self.recorder.producer;
+        let Some(wake) = producer.wake().filter(|_| producer.may_rest()) else {
+            return self.socket.wait(NAP, None);
+        };
+        let found = self.socket.wait(REST, Some(wake.as_fd()));
+        wake.clear();
+        found
     }
 }
 

@@ -203,9 +203,15 @@ impl Worker {
     }
 
     fn wait(&self, at_most: Duration) -> Result<()> {
-        match self.handle.descriptor() {
-            Some(packets) => events::wait(&[packets, self.wake.as_fd()], at_most),
-            None => events::wait(&[self.wake.as_fd()], at_most.min(NAP_BLIND)),
+        let producer = &self.recorder.producer;
+        match (self.handle.descriptor(), producer.wake().filter(|_| producer.may_rest())) {
+            (Some(packets), Some(wake)) => {
+                let waited = events::wait(&[packets, self.wake.as_fd(), wake.as_fd()], FIGURES_EVERY);
+                wake.clear();
+                waited
+            }
+            (Some(packets), None) => events::wait(&[packets, self.wake.as_fd()], at_most),
+            (None, _) => events::wait(&[self.wake.as_fd()], at_most.min(NAP_BLIND)),
         }
     }
 

@@ -221,7 +221,7 @@ mod tests {
         CaptureOptions {
             at: Some(At::Both),
             filter: filter.map(|text| Filter::Expression(text.to_owned())),
-            ..CaptureOptions::new(TapChoice::Xdp, Memory::for_each_cpu(1 << 20))
+            ..CaptureOptions::new(TapChoice::Xdp, Memory::ForEachCpu(1 << 20))
         }
     }
 

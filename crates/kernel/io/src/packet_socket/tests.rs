@@ -102,7 +102,7 @@ fn read_all(socket: &mut PacketSocket) -> (Vec<u8>, u64) {
         } else if socket.is_empty() {
             return (seen, lost + socket.take_drops().unwrap());
         } else {
-            socket.wait(TURN).unwrap();
+            socket.wait(TURN, None).unwrap();
         }
     }
 }
@@ -271,11 +271,11 @@ fn interface_that_is_down_differs_from_a_removed_one() {
     let veth = Veth::new();
     let mut socket = veth.open(1, None).remove(0);
     veth.netlink().set_down(veth.index).unwrap();
-    assert_eq!(socket.wait(TURN).unwrap(), PacketSource::There);
+    assert_eq!(socket.wait(TURN, None).unwrap(), PacketSource::There);
     veth.netlink().set_up(veth.index).unwrap();
     veth.send(&frame(5), 3);
     veth.netlink().delete_link(veth.index).unwrap();
-    assert_eq!(socket.wait(TURN).unwrap(), PacketSource::Gone);
+    assert_eq!(socket.wait(TURN, None).unwrap(), PacketSource::Gone);
     assert_eq!(read_all(&mut socket), (vec![5; 3], 0));
 }
 
@@ -319,7 +319,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
     let mut seen = Vec::new();
     while !socket.is_empty() {
         let Some(block) = socket.next_block() else {
-            socket.wait(TURN).unwrap();
+            socket.wait(TURN, None).unwrap();
             continue;
         };
         let ipv4 = block.frames().filter(|frame| frame.bytes[0] == 0x45);

@@ -122,12 +122,10 @@ impl Helper {
         }
     }
 
-    /// Waits for the next file that the helper sends without a request.
-    pub fn receive(&self) -> io::Result<OwnedFd> {
+    /// Waits for what the helper sends next without a request.
+    pub fn receive(&self) -> io::Result<HelperAnswer> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let answer = receive(socket)?;
-        let file = answer.and_then(|answer| answer.file);
-        file.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+        receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
     }
 }
 
