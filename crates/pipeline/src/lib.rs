@@ -168,7 +168,7 @@ impl Patience {
 /// Longest time for which records may wait if somebody watches the output.
 pub const LIVE: Duration = Duration::from_millis(5);
 /// Longest time for which records may wait on their way to a file.
-pub const UNWATCHED: Duration = Duration::from_millis(100);
+pub const UNWATCHED: Duration = Duration::from_millis(500);
 
 /// The end of a pipeline. After an error it is not written to, and `finish` reports the missing packets.
 pub trait Writer {

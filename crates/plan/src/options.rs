@@ -340,6 +340,9 @@ pub struct CaptureOptions {
     #[serde(default)]
     pub headers: bool,
     pub count: Option<u64>,
+    /// Records do not wait for others on their way to a file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompt: bool,
     #[serde(default, rename = "duration_ns", with = "nanoseconds::option")]
     pub duration: Option<Duration>,
     /// Keeps one record of a packet that several points see; it waits this long for further sightings.
@@ -500,6 +503,7 @@ impl CaptureOptions {
             process: None,
             promiscuous: false,
             joins: false,
+            prompt: false,
             across_namespaces: false,
             peers: Peers::default(),
         }

@@ -167,8 +167,10 @@ impl Running<'_> {
 
     /// Returns how long records may wait in their rings.
     fn delay(&self) -> Duration {
-        // The capture ends with a certain packet.
-        if self.capture.options.count.is_some() { LIVE } else { self.feed.delay() }
+        let options = &self.capture.options;
+        // The capture may end with any packet, or begin to write.
+        let is_awaited = options.count.is_some() || options.trigger.is_some();
+        if options.prompt || is_awaited { LIVE } else { self.feed.delay() }
     }
 
     /// Returns the interval at which interfaces, attachments and the observer's matters are checked.

@@ -534,6 +534,7 @@ impl Args {
             once: self.output.once,
             dedup: self.output.dedup,
             memory: self.recording.memory(self.tcpdump.buffer()),
+            prompt: self.tcpdump.is_prompt(),
             recording: Recording {
                 meta,
                 stamps: match self.clock {

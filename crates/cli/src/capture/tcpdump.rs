@@ -22,10 +22,10 @@ pub(super) struct TcpdumpArgs {
     /// Show each packet as it arrives; trawl always does
     #[arg(short = 'l', hide_short_help = true)]
     line_buffered: bool,
-    /// Write each packet as it arrives; trawl always does
+    /// Write each packet as it arrives, to a file too; otherwise packets for a file may wait half a second
     #[arg(short = 'U', long, hide_short_help = true)]
     packet_buffered: bool,
-    /// Deliver packets as they arrive; trawl always does
+    /// Deliver packets as they arrive, to a file too: as -U
     #[arg(long, hide_short_help = true)]
     immediate_mode: bool,
     /// Do not optimise the filter; ignored
@@ -90,6 +90,11 @@ pub(super) enum StampType {
 }
 
 impl TcpdumpArgs {
+    /// Returns true if packets must not wait on their way to a file.
+    pub(super) fn is_prompt(&self) -> bool {
+        self.packet_buffered || self.immediate_mode
+    }
+
     pub(super) fn buffer(&self) -> Option<u64> {
         self.buffer_size.map(|kib| kib.saturating_mul(1024))
     }

@@ -334,7 +334,7 @@ const BANK_MAX: usize = 32 << 20;
 /// The same before Linux 6.0, where a value of a map is at most 4 MiB.
 const SMALL_BANK_MAX: usize = 2 << 20;
 
-/// Size of a larger pool at first.
+/// Size of a large pool at first; a smaller one has half of it or more.
 const AT_FIRST: usize = 16 << 20;
 /// The same, if bursts come before the pool can grow.
 const AT_FIRST_FOR_BURSTS: usize = 64 << 20;
@@ -382,7 +382,7 @@ impl Geometry {
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,
-            at_first: AT_FIRST,
+            at_first: (pool_size as usize / GROWS_AT).clamp(AT_FIRST / 2, AT_FIRST),
             bank_max: BANK_MAX,
         })
     }
