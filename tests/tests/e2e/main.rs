@@ -32,6 +32,7 @@ mod guard;
 mod headers;
 mod hosts;
 mod identity;
+mod idle;
 mod json;
 mod keep_maps;
 mod lab;

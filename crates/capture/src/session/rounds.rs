@@ -351,3 +351,51 @@ impl Running<'_> {
         events::wait_for_running_programs();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trawl_pipeline::UNWATCHED;
+
+    use super::*;
+
+    const WANTED: usize = 1 << 18;
+
+    fn falls_asleep(sleep: &mut Sleep, delay: Duration) {
+        let rounds = (0..10).find(|_| sleep.after(Round::Empty, WANTED, delay) == Some(Duration::MAX));
+        assert!(rounds.is_some() && sleep.bell == Bell::ForRecord, "{sleep:?}");
+    }
+
+    #[test]
+    fn bell_is_trusted_only_after_another_round() {
+        let mut sleep = Sleep { length: LIVE, bell: Bell::Silent };
+        assert_eq!((sleep.after(Round::Empty, WANTED, LIVE), sleep.bell), (Some(LIVE), Bell::ForRecord));
+        assert_eq!((sleep.after(Round::Empty, WANTED, LIVE), sleep.bell), (Some(Duration::MAX), Bell::ForRecord));
+        // It has rung, and the record was read in the round before.
+        sleep.bell = Bell::Silent;
+        assert_eq!((sleep.after(Round::Empty, WANTED, LIVE), sleep.bell), (Some(LIVE), Bell::ForRecord));
+    }
+
+    #[test]
+    fn records_wait_as_long_as_the_output_allows() {
+        for (delay, bell) in [(LIVE, Bell::Silent), (UNWATCHED, Bell::ForSegment)] {
+            let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
+            falls_asleep(&mut sleep, delay);
+            assert_eq!(sleep.after(Round::Moved(100), WANTED, delay), Some(delay));
+            assert_eq!(sleep.bell, bell);
+        }
+    }
+
+    #[test]
+    fn load_keeps_the_capture_awake() {
+        let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
+        falls_asleep(&mut sleep, UNWATCHED);
+        assert_eq!((sleep.after(Round::Moved(BUSY_BYTES), WANTED, UNWATCHED), sleep.bell), (None, Bell::Silent));
+        for _ in 0..20 {
+            assert!(sleep.after(Round::Moved(WANTED - 1), WANTED / 2, UNWATCHED).is_some());
+        }
+        assert_eq!((sleep.length, sleep.bell), (BUSY_SLEEP, Bell::Silent));
+        // A reader that does not read is waited for by itself, and records of another CPU by short sleeps.
+        assert_eq!((sleep.after(Round::Blocked, WANTED, LIVE), sleep.bell), (Some(Reader::SLEEP), Bell::Silent));
+        assert_eq!((sleep.after(Round::Moved(0), WANTED, LIVE), sleep.bell), (Some(HELD_SLEEP), Bell::Silent));
+    }
+}

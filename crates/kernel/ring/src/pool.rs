@@ -457,6 +457,39 @@ mod tests {
     use trawl_bpf::layout::POOL_MAX_SEGMENTS;
 
     use super::*;
+    use crate::Rings;
+
+    #[test]
+    fn banks_without_a_used_segment_are_withdrawn_while_others_take_segments() {
+        let geometry = Geometry::for_total(64 << 20, 1).expect("in bounds");
+        let rings = Rings::in_memory(geometry, 1).expect("memory");
+        let (state, all, per_bank) = (rings.state(), geometry.banks(), per_bank(geometry));
+        // A segment in the tenth bank is in use, and the others were used in any order.
+        let mut taken: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
+        taken.sort_by_key(|segment| segment.wrapping_mul(0x9e37_79b9));
+        let used = (9 * per_bank + 1) as u32;
+        taken.iter().filter(|segment| **segment != used).for_each(|segment| rings.free_segment(*segment));
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let removed = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let segment = rings.take_segment().expect("a free segment at all times");
+                    rings.free_segment(segment);
+                }
+            });
+            let removed = withdraw(state, geometry, 4..all);
+            is_over.store(true, Ordering::Relaxed);
+            removed
+        });
+        // The other thread may have held a segment of a higher bank.
+        assert!(removed.end == all && removed.start >= 10, "{removed:?}");
+        let mut left: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
+        left.push(used);
+        left.sort_unstable();
+        let expected: Vec<u32> = (0..(removed.start * per_bank) as u32).collect();
+        assert_eq!(left, expected);
+        assert_eq!(state.segments().load(Ordering::Relaxed), expected.len() as u64);
+    }
 
     #[test]
     fn memory_outside_the_bounds_is_refused() {
