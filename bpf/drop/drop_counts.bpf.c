@@ -121,7 +121,7 @@ static __always_inline bool count_infrequent(const struct counted_drop *kind)
 	return true;
 }
 
-static __always_inline int look(__u64 *arguments, bool typed, bool names_process)
+static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_process)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
 	__u32 zero = 0, device_kind = DEVICE_UNKNOWN, protocol, place;
@@ -180,7 +180,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 	SEC("?raw_tp")                                        \
 	int name(__u64 *arguments)                            \
 	{                                                     \
-		return look(arguments, typed, names_process); \
+		return count_drop(arguments, typed, names_process); \
 	}
 
 PROGRAM(trawl_lost, true, false)

@@ -138,7 +138,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	record_points(&packet, control, &sight, false, false);
 }
 
-static __always_inline int look(__u64 *arguments, bool typed, bool filtered, bool names_process)
+static __always_inline int record_drop(__u64 *arguments, bool typed, bool filtered, bool names_process)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
@@ -159,7 +159,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool filtered, boo
 	SEC("?raw_tp")                                                  \
 	int name(__u64 *arguments)                                      \
 	{                                                               \
-		return look(arguments, typed, filtered, names_process); \
+		return record_drop(arguments, typed, filtered, names_process); \
 	}
 
 PROGRAM(trawl_drop, true, false, false)

@@ -137,7 +137,7 @@ static __always_inline void describe(struct process_event *event, const struct k
 }
 
 /* Describes a process to user space, unless user space knows it already. */
-static __noinline int meet(struct task_struct *leader)
+static __noinline int report_process(struct task_struct *leader)
 {
 	__u32 process = BPF_CORE_READ(leader, tgid);
 	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process), new = {};
@@ -217,7 +217,7 @@ static __noinline int change_owner(struct socket_owner *owner, const struct use 
 		owner->how = OWNER_USED;
 		owner->flags = wanted;
 		owner->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
-		meet(BPF_CORE_READ(task, group_leader));
+		report_process(BPF_CORE_READ(task, group_leader));
 		if (!use->is_idle)
 			list_owner(owner);
 	}

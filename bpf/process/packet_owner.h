@@ -19,7 +19,7 @@ static __noinline int count_unknown(bool left_out)
 }
 
 /* Notifies user space, once for each process, that a packet names the process. Returns the flags for its owner. */
-static __noinline int tell_of(__u32 process)
+static __noinline int announce_process(__u32 process)
 {
 	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process);
 	__u32 event[2] = { PROCESS_NAMED, process };
@@ -54,7 +54,7 @@ static __always_inline __u64 process_with(__u32 process, __u32 flags)
 static __always_inline __u64 process_of(struct socket_owner *owner)
 {
 	if (!(owner->flags & OWNER_TOLD))
-		owner->flags |= tell_of(owner->process);
+		owner->flags |= announce_process(owner->process);
 	return process_with(owner->process, owner->flags);
 }
 

@@ -253,7 +253,7 @@ static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_ow
 	if (bpf_map_lookup_elem(&known_processes, &process))
 		owner->flags = 0;
 	owner->flags &= OWNER_WANTED;
-	owner->flags |= tell_of(process) | OWNER_SENT;
+	owner->flags |= announce_process(process) | OWNER_SENT;
 	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
 	begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
 	return owner->flags;
@@ -404,7 +404,7 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
-static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool headless,
+static __always_inline void record_packet(struct __sk_buff *context, const struct interface_place *place, bool headless,
 				 bool use_hardware_time, bool names_process)
 {
 	struct ring_control *control;
@@ -464,7 +464,7 @@ static __always_inline int capture(struct __sk_buff *context, bool use_hardware_
 	bool headless = is_headless(context);
 
 	if (is_wanted(context, headless, filtered))
-		take(context, NULL, headless, use_hardware_time, names_process);
+		record_packet(context, NULL, headless, use_hardware_time, names_process);
 	else
 		reject(false);
 	return TC_ACT_UNSPEC;
@@ -479,7 +479,7 @@ static __always_inline int capture_many(struct __sk_buff *context, bool filtered
 		return TC_ACT_UNSPEC;
 	headless = is_headless(context);
 	if (is_wanted(context, headless, filtered))
-		take(context, place, headless, false, names_process);
+		record_packet(context, place, headless, false, names_process);
 	else
 		reject_at(place->point, false);
 	return TC_ACT_UNSPEC;

@@ -139,7 +139,7 @@ static __always_inline bool verdict_wanted(__u32 verdict)
 	       (verdict <= XDP_REDIRECT && CONFIG(wanted_verdicts) >> verdict & 1);
 }
 
-static __always_inline int look(__u64 *arguments, enum place place, bool at_exit, bool filtered)
+static __always_inline int record_packet(__u64 *arguments, enum place place, bool at_exit, bool filtered)
 {
 	struct xdp_buff *buffer = (void *)arguments[0];
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -186,7 +186,7 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 	SEC("?raw_tp")                                          \
 	int name(__u64 *arguments)                              \
 	{                                                       \
-		return look(arguments, place, at_exit, filtered); \
+		return record_packet(arguments, place, at_exit, filtered); \
 	}
 
 PROGRAM(trawl_decide, DECIDES, false, false)

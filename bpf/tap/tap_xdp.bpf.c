@@ -197,7 +197,7 @@ static __always_inline void record_at(struct xdp_md *context, const struct inter
 	record_points(context, control, &sight, twice, use_hardware_time);
 }
 
-static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process,
+static __always_inline void record_packet(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process,
 				 bool names_target)
 {
 	record_at(context, NULL, twice, use_hardware_time, names_process, names_target);
@@ -207,7 +207,7 @@ static __always_inline void filter_and_take(struct xdp_md *context, bool twice, 
 					    bool names_process, bool names_target)
 {
 	if (matches(context, (void *)(long)context->data, (void *)(long)context->data_end))
-		take(context, twice, use_hardware_time, names_process, names_target);
+		record_packet(context, twice, use_hardware_time, names_process, names_target);
 	else
 		reject(twice);
 }
@@ -228,7 +228,7 @@ static __always_inline int capture(struct xdp_md *context, bool twice, bool use_
 	else if (filtered)
 		filter_and_take(context, twice, use_hardware_time, names_process, names_target);
 	else
-		take(context, twice, use_hardware_time, names_process, names_target);
+		record_packet(context, twice, use_hardware_time, names_process, names_target);
 	return leave(context);
 }
 
@@ -290,7 +290,7 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 #define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
 	static __noinline int name##_take(struct xdp_md *context)                                     \
 	{                                                                                             \
-		take(context, twice, hardware_time, false, false);                                    \
+		record_packet(context, twice, hardware_time, false, false);                                    \
 		return 0;                                                                             \
 	}                                                                                             \
 	static __noinline int name##_filter_and_take(struct xdp_md *context)                          \

@@ -71,7 +71,7 @@ static __always_inline bool is_up(const struct balance_backend *backend)
 	return backend && backend->generation && !(backend->flags & BALANCE_BACKEND_DOWN);
 }
 
-static __always_inline bool take(struct search *search, __u32 number)
+static __always_inline bool select_backend(struct search *search, __u32 number)
 {
 	const struct balance_backend *backend;
 
@@ -167,12 +167,12 @@ static __always_inline bool take_server(struct search *search, const struct pack
 	wanted.address[0] = search->vip_number;
 	wanted.service = packet->server_id;
 	number = find_entry(search->table, search->header, &wanted);
-	return number != NOT_FOUND && take(search, number);
+	return number != NOT_FOUND && select_backend(search, number);
 }
 
 static __always_inline bool take_known(struct search *search, const struct balance_choice *known)
 {
-	return known && take(search, known->backend) && search->backend->generation == known->generation;
+	return known && select_backend(search, known->backend) && search->backend->generation == known->generation;
 }
 
 static __always_inline bool take_from_ring(struct search *search, const struct packet *packet)
@@ -186,7 +186,7 @@ static __always_inline bool take_from_ring(struct search *search, const struct p
 	place = mix((const __u32 *)&packet->flow, BALANCE_FLOW_WORDS, search->header->seed);
 	place = (__u64)place * vip->ring_size >> 32;
 	line = line_of(search->table, vip->ring_at + place / BALANCE_RING_PER_LINE);
-	return line && take(search, line->words[place % BALANCE_RING_PER_LINE]);
+	return line && select_backend(search, line->words[place % BALANCE_RING_PER_LINE]);
 }
 
 /* Chooses a backend. Returns the method by which it was chosen, or the reason why none was. */
