@@ -77,7 +77,7 @@ pub struct Args {
 }
 
 /// Interval at which processes and files are checked.
-const CHECK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time between two starts of the command that serves metrics.
 const SERVE_AGAIN: Duration = Duration::from_secs(5);
 

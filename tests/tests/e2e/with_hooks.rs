@@ -106,7 +106,7 @@ fn default_capture_records_behind_a_program_that_cannot_be_traced() {
     capture.wait_recorded(5);
     let finished = capture.stop();
     finished.summary_of_success().assert_all_recorded(5);
-    let expected = format!("{place}: using tap packet: packets that the XDP program drops are not seen: cannot look");
+    let expected = format!("{place}: using tap packet: packets that the XDP program drops are not seen: cannot trace");
     let said = finished.stderr;
     assert!(said.contains(&expected) && said.contains("--tappable"), "{said}");
     // A capture of both ends of the program is refused.

@@ -103,6 +103,7 @@ impl Running<'_> {
         let wanted = (self.capture.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
         let mut tended = Instant::now();
         let mut reported = Instant::now();
+        let mut tend_every = TEND_EVERY;
         loop {
             if self.capture.assembly.rings.has_rung() {
                 sleep.bell = Bell::Silent;
@@ -123,7 +124,7 @@ impl Running<'_> {
                 return Ok(Ended::Size);
             }
             let is_urgent = self.observer.is_urgent();
-            if tended.elapsed() >= self.tend_every(sleep.bell) || is_urgent {
+            if tended.elapsed() >= tend_every || is_urgent {
                 tended = Instant::now();
                 if self.observer.is_over() {
                     return Ok(Ended::Command);
@@ -159,7 +160,9 @@ impl Running<'_> {
                 continue;
             };
             self.capture.assembly.rings.set_bell(sleep.bell);
-            let until_tended = self.tend_every(sleep.bell).saturating_sub(tended.elapsed());
+            // A burst that ends the sleep is not divided between two statistics.
+            tend_every = self.tend_every(sleep.bell);
+            let until_tended = tend_every.saturating_sub(tended.elapsed());
             let until_figures = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
             self.wait(at_most.min(until_tended).min(until_figures.unwrap_or(at_most)))?;
         }

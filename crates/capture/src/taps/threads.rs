@@ -12,9 +12,6 @@ use crate::event::{Event, GoneReason, ReadFailure};
 /// Size below which a thread's share is not split.
 const UNSPLIT: usize = 512 << 10;
 
-/// Most memory of the kernel's rings, which has it from the start: a thread empties each at once.
-const KERNEL_MAX: usize = 16 << 20;
-
 /// Division of a capture's memory between the kernel's rings and trawl's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
@@ -29,9 +26,9 @@ impl Sharing {
     pub fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
         let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
         let site = asked_for.pool_size / sites.max(1);
-        let kernel = (site / 2).min(KERNEL_MAX) / sockets;
+        let kernel = site / sockets / 2;
         // A smaller share is not split between the kernel and trawl: it could not hold a packet of 64 KiB.
-        let own = (site - kernel * sockets).max(site.min(UNSPLIT * sockets)) as u64;
+        let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
         Self { sockets, kernel, own: Geometry::for_total(own, sockets).unwrap_or(asked_for) }
     }
 }

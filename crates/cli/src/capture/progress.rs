@@ -25,6 +25,8 @@ use super::interfaces::Joining;
 use crate::published::{Published, Publisher, RunningCapture};
 use crate::{json, published, terminal};
 
+/// Longest time between two updates of the statistics for an agent.
+const FOR_AGENT: Duration = Duration::from_millis(200);
 /// Interval between updates of the live line.
 const LIVE: Duration = Duration::from_secs(1);
 
@@ -47,6 +49,8 @@ pub(super) struct Terminal {
     /// The thread that makes chunks for a store.
     chunks: Option<Control>,
     readers: ReaderLogs,
+    /// An agent reads the statistics, and takes a second with packets for an event.
+    has_agent: bool,
     subject: Option<Subject>,
 }
 
@@ -72,6 +76,7 @@ impl Terminal {
             published: published.flatten().collect(),
             chunks: None,
             readers: ReaderLogs::default(),
+            has_agent,
             subject,
         }
     }
@@ -327,7 +332,8 @@ impl Observer for Terminal {
     }
 
     fn attention(&self) -> Duration {
-        self.subject.as_ref().map_or(Duration::MAX, Subject::attention)
+        let of_subject = self.subject.as_ref().map_or(Duration::MAX, Subject::attention);
+        if self.has_agent { of_subject.min(FOR_AGENT) } else { of_subject }
     }
 
     fn is_over(&mut self) -> bool {

@@ -209,7 +209,9 @@ fn events_and_requests_trigger_incidents() {
         assert_eq!(post(&address, head, "alert fired\nmore"), "HTTP/1.1 202 Accepted");
         incidents().len() > 1
     });
-    assert_eq!(incidents()[1]["why"], "alert fired");
+    // A second request may come before the incident is shown.
+    let why = incidents()[1]["why"].as_str().expect("text").to_owned();
+    assert!(why.starts_with("alert fired"), "{why}");
     assert_eq!(waiting.stop().status.code(), Some(0));
     let open = nats.fleet(&["trigger", "*", "--listen", "0.0.0.0:0"]);
     assert_eq!(open.status.code(), Some(2), "{open:?}");
