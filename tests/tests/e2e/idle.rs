@@ -53,7 +53,9 @@ fn first_packet_after_a_silence_is_shown_at_once() {
         };
         let mut delays: Vec<Duration> = (1..=TIMES).map(delay).collect();
         delays.sort_unstable();
-        assert!(delays[TIMES / 2] < Duration::from_millis(100), "{tap}: {delays:?}");
+        // On a busy machine, the sender, the capture and this test wait for a CPU. Without a bell, half of the packets would
+        // wait for 250 ms or more, and hardly ever all three taps would be faster.
+        assert!(delays[TIMES / 2] < Duration::from_millis(200), "{tap}: {delays:?}");
         capture.stop_well().assert_all_recorded(TIMES as u64);
     }
 }
