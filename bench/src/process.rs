@@ -210,13 +210,7 @@ impl Peer {
 
     /// Returns how often its threads have waited so far; each of them ended with a wake-up.
     pub fn wake_ups(&self) -> u64 {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        let waits = |thread: std::fs::DirEntry| {
-            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-            line.trim().parse::<u64>().ok()
-        };
-        threads.into_iter().flatten().flatten().filter_map(waits).sum()
+        process::wake_ups(self.child.id())
     }
 
     /// Returns its peak resident size in bytes, including rings; `None` if the kernel does not report it.

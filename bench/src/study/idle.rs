@@ -41,7 +41,7 @@ fn measure(bench: &Bench, recorder: Recorder, rate: f64, seconds: f64) -> Outcom
     };
     let elapsed = began.elapsed().as_secs_f64();
     let wake_ups = running.peer.wake_ups().saturating_sub(wake_ups) as f64 / elapsed;
-    // What was sent is in the file only after a while, which is work too.
+    // Packets reach the file only after a while, and writing them is work too.
     running.peer.wait_until_idle();
     let cpu = running.peer.cpu_seconds() - cpu;
     let resident = running.peer.resident_memory();

@@ -1,21 +1,10 @@
 //! Captures without traffic: their wake-ups, the first packet after a silence, and memory that is given back.
 
-use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use trawl_sys::process::wake_ups;
 use trawl_tests::{Capture, Lab, args, frames};
-
-/// Returns how often the threads of a process have waited.
-fn waits(process: u32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
-    let waits = |thread: fs::DirEntry| {
-        let status = fs::read_to_string(thread.path().join("status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
-    threads.flatten().filter_map(waits).sum()
-}
 
 #[test]
 fn sleeping_captures_wake_up_twice_a_second() {
@@ -27,10 +16,10 @@ fn sleeping_captures_wake_up_twice_a_second() {
         let capture = Capture::start(&lab, &args!("{arguments}"));
         lab.send(&[frames::silent(64)], 10);
         sleep(Duration::from_secs(1));
-        let before = waits(capture.id());
+        let before = wake_ups(capture.id());
         let measured = Instant::now();
         sleep(Duration::from_secs(3));
-        let rate = (waits(capture.id()) - before) as f64 / measured.elapsed().as_secs_f64();
+        let rate = (wake_ups(capture.id()) - before) as f64 / measured.elapsed().as_secs_f64();
         // Each thread that reads packets may wake up now and then, too.
         assert!(rate < 10.0, "{arguments}: {rate} wake-ups per second");
         capture.stop_well();

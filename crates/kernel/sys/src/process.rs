@@ -142,6 +142,17 @@ pub fn children_cpu_seconds() -> f64 {
     ticks(own, 13) + ticks(own, 14)
 }
 
+/// Returns how often the threads of a process have waited so far; each wait ended with a wake-up.
+pub fn wake_ups(process: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let waits = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    threads.into_iter().flatten().flatten().filter_map(waits).sum()
+}
+
 /// Returns the start of a process, in clock ticks since the machine started; `None` if it does not exist.
 pub fn started(process: u32) -> Option<u64> {
     stat_number(process, 19)
