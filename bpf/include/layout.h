@@ -127,7 +127,7 @@ struct pool_state {
 	 * `free` counts the segments that user space has added, and `below` holds their numbers plus one in this order.
 	 * Zero is an empty place. */
 	__u64 is_queue;
-	/* Number of segments in use at which a pool that grows is told to. The program that tells it sets this to 0. */
+	/* Number of segments in use at which a program asks for more. The program then sets this to 0. */
 	__u64 grow_at;
 	__u64 padding[3];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];

@@ -116,9 +116,14 @@ impl RingSet {
         self.shared.as_ref()?.refused_memory()
     }
 
-    /// Gives back memory that is not needed any more, and returns the number of bytes that programs have for records.
-    pub fn tend_pool(&self) -> usize {
-        self.shared.as_ref().map_or(0, |rings| rings.tend_pool())
+    /// Gives back memory that is not needed any more.
+    pub fn tend_pool(&self) {
+        self.shared.iter().for_each(|rings| rings.tend_pool());
+    }
+
+    /// Returns the number of bytes that programs have for records.
+    pub fn memory(&self) -> usize {
+        self.shared.as_ref().map_or(0, |rings| rings.pool_size())
     }
 
     /// Sets what wakes the reader, who sleeps unless it is [`Bell::Silent`].

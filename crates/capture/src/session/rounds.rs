@@ -66,7 +66,7 @@ impl Sleep {
             }
             Round::Moved(0) => return Some(HELD_SLEEP),
             Round::Moved(BUSY_BYTES..) => return None,
-            // What comes after a silence may be all.
+            // A packet after a silence may be the last one for a long time.
             Round::Moved(moved) if moved < wanted / 2 && before == Bell::ForRecord => self.length = delay,
             Round::Moved(moved) if moved < wanted / 2 => self.length = (self.length * 2).min(delay),
             Round::Moved(moved) if moved > wanted => self.length = (self.length / 2).max(BUSY_SLEEP),

@@ -107,7 +107,7 @@ impl Attached {
             total,
             seconds: self.started.elapsed().as_secs_f64(),
             ended: String::new(),
-            memory_bytes: self.assembly.rings.tend_pool() as u64,
+            memory_bytes: self.assembly.rings.memory() as u64,
             interfaces: points,
             outputs: Vec::new(),
             readers: Vec::new(),

@@ -72,7 +72,8 @@ impl Running<'_> {
 
     /// Reports changes of the memory for records.
     pub(super) fn tend_memory(&mut self) {
-        let memory = self.capture.assembly.rings.tend_pool();
+        self.capture.assembly.rings.tend_pool();
+        let memory = self.capture.assembly.rings.memory();
         let before = std::mem::replace(&mut self.memory, memory);
         if before != memory && before > 0 {
             let most = self.capture.geometry().pool_size as u64;

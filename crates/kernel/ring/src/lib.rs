@@ -269,9 +269,13 @@ impl Rings {
         Some((self.pool.refusal()?, more_memory()))
     }
 
-    /// Gives back memory that the pool does not need any more, and returns the number of bytes that it has.
-    pub fn tend_pool(&self) -> usize {
+    /// Gives back memory that the pool does not need any more.
+    pub fn tend_pool(&self) {
         self.pool.catch_up();
+    }
+
+    /// Returns the number of bytes that the pool has.
+    pub fn pool_size(&self) -> usize {
         self.pool.size()
     }
 

@@ -225,13 +225,8 @@ impl Grower<'_> {
             if events::is_readable(self.socket.as_fd()) {
                 return Ok(());
             }
-            if doorbell.hush() {
-                quiet = 0;
-            } else if self.state.in_use().load(Ordering::Relaxed) as usize <= at {
-                quiet += 1;
-            } else {
-                quiet = 0;
-            }
+            let is_quiet = !doorbell.hush() && self.state.in_use().load(Ordering::Relaxed) as usize <= at;
+            quiet = if is_quiet { quiet + 1 } else { 0 };
             if quiet >= QUIET_LOOKS {
                 quiet = 0;
                 self.shrink()?;
