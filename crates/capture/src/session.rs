@@ -11,7 +11,7 @@ mod tend;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -124,14 +124,15 @@ pub trait Observer {
         false
     }
 
-    /// Returns the longest time between two calls of `is_urgent` and `is_over`.
+    /// Returns the longest time until the next call of `is_over`.
     fn attention(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Returns a descriptor that becomes readable once the writer, or the observer, has something to do.
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// Returns descriptors that become readable once `is_urgent` or `is_over` has a new result, or the writer has
+    /// something to do.
+    fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     /// Returns the interval at which `figures` is called, if at all.
@@ -191,6 +192,14 @@ impl Attached {
         let processes = self.assembly.processes.as_ref();
         let known = processes.map(|processes| processes.watch.stop_in_unknown_namespaces());
         known.transpose()
+    }
+
+    /// Returns a descriptor that becomes readable once any process executes a program; `None` if the capture does not
+    /// know processes.
+    pub fn executions(&self) -> Result<Option<OwnedFd>> {
+        let processes = self.assembly.processes.as_ref();
+        let copied = processes.map(|processes| processes.watch.as_fd().try_clone_to_owned()).transpose();
+        copied.map_err(|e| Error::os("cannot watch processes", e))
     }
 
     /// Returns the warden that cuts files to their last whole block if trawl is killed.

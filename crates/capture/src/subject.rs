@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_bpf::process_watch::KnownNamespaces;
-use trawl_pipeline::LIVE;
+use trawl_sys::events::Wake;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::cgroup::{Group, Root};
 use trawl_sys::process::held::HeldCommand;
 use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::rights::privilege::{Capabilities, User};
-use trawl_sys::{Error, Result, process};
+use trawl_sys::{Error, Result, events, process};
 
 use crate::capture_site::CaptureSite;
 use crate::session::Attached;
@@ -29,8 +29,11 @@ use trawl_plan::options::CaptureOptions;
 const LAST_PACKETS: Duration = Duration::from_millis(200);
 /// Maximum time to wait for a command that was asked to end.
 const TO_END: Duration = Duration::from_secs(2);
-/// Interval between two reads of the network namespaces of its processes.
+/// Interval between two reads of the network namespaces of its processes while they use the CPU.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest interval while they do not: a process that enters a namespace after a silence and executes no program
+/// there is noticed after this time.
+const READ_RARELY: Duration = Duration::from_millis(500);
 /// Capabilities needed to join the network namespaces of a command, through its processes, which other users may own.
 pub const TO_ENTER: Capabilities =
     Capabilities::SYS_PTRACE.union(Capabilities::KILL).union(Capabilities::SYS_ADMIN).union(Capabilities::NET_ADMIN);
@@ -53,6 +56,8 @@ const NOT_STARTED: u8 = 1;
 pub struct Subject {
     name: String,
     held: HeldCommand,
+    /// Becomes readable once the command has ended.
+    end: Option<OwnedFd>,
     /// Removes the cgroup with rights that the capture has given up, and if trawl is killed.
     warden: Warden,
     ended: Option<Instant>,
@@ -131,13 +136,24 @@ impl Subject {
         plan.cgroup = Some(group.number().to_string());
         // Without it, the packets of all processes would be the command's.
         plan.optional = false;
-        let spaces = joins.then(|| Arc::new(Spaces::new(group)));
-        Ok(Some(Self { name, held, warden, ended: None, refusal: None, spaces }))
+        let spaces = joins.then(|| Spaces::new(group).map(Arc::new)).transpose()?;
+        Ok(Some(Self { name, end: held.end(), held, warden, ended: None, refusal: None, spaces }))
     }
 
-    /// Returns the maximum time between two checks of the command: its processes wait in new network namespaces.
+    /// Returns the longest time until the next call of `is_over`.
     pub fn attention(&self) -> Duration {
-        if self.spaces.is_some() { LIVE } else { LAST_PACKETS / 2 }
+        match (&self.ended, &self.end) {
+            (Some(ended), _) => LAST_PACKETS.saturating_sub(ended.elapsed()),
+            (None, Some(_)) => Duration::MAX,
+            (None, None) => LAST_PACKETS / 2,
+        }
+    }
+
+    /// Returns descriptors that become readable once the command has ended, or its processes wait in a new namespace.
+    pub fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        let end = self.end.as_ref().filter(|_| self.ended.is_none());
+        let of_spaces = self.spaces.as_ref().map(|spaces| spaces.wake.as_fd());
+        end.map(AsFd::as_fd).into_iter().chain(of_spaces).collect()
     }
 
     /// Makes the command's processes wait in new network namespaces until those are captured.
@@ -151,6 +167,9 @@ impl Subject {
             let undo = EndStopping(Arc::clone(&known));
             self.warden.watch([Box::new(undo) as Box<dyn Undo>])?;
             spaces.known.get_or_init(|| known);
+        }
+        if let Some(executions) = attached.executions()? {
+            spaces.executions.get_or_init(|| executions);
         }
         Ok(())
     }
@@ -222,6 +241,10 @@ pub struct Spaces {
     joined: AtomicU64,
     /// The value of `found` for which interfaces are being searched.
     joining: AtomicU64,
+    /// Readable while a namespace waits for being captured.
+    wake: Wake,
+    /// Becomes readable once a process executes a program.
+    executions: OnceLock<OwnedFd>,
     watched: Once,
     is_over: AtomicBool,
 }
@@ -234,8 +257,8 @@ fn identity_of(process: &str) -> Option<Identity> {
 }
 
 impl Spaces {
-    fn new(group: Arc<Group>) -> Self {
-        Self {
+    fn new(group: Arc<Group>) -> Result<Self> {
+        Ok(Self {
             group,
             known: OnceLock::new(),
             held: Mutex::default(),
@@ -243,9 +266,11 @@ impl Spaces {
             found: AtomicU64::new(0),
             joined: AtomicU64::new(0),
             joining: AtomicU64::new(0),
+            wake: Wake::new()?,
+            executions: OnceLock::new(),
             watched: Once::new(),
             is_over: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Returns the namespaces, with the processes in them.
@@ -266,6 +291,9 @@ impl Spaces {
         spaces.note(own);
         thread::spawn(move || {
             let mut known: HashSet<Identity> = own.into_iter().collect();
+            let mut rest = READ_INTERVAL;
+            let mut cpu_time = None;
+            let mut has_executed = false;
             while !spaces.is_over.load(Ordering::Relaxed) {
                 for (identity, processes) in spaces.all() {
                     if known.insert(identity) {
@@ -277,9 +305,24 @@ impl Spaces {
                         }
                     }
                 }
-                thread::sleep(READ_INTERVAL);
+                let before = std::mem::replace(&mut cpu_time, spaces.group.cpu_time());
+                let is_idle = !has_executed && before.is_some() && before == cpu_time;
+                rest = if is_idle { (rest * 2).min(READ_RARELY) } else { READ_INTERVAL };
+                has_executed = spaces.rest(rest);
             }
         });
+    }
+
+    /// Waits for the time, or until a process executes a program. Returns true if one did.
+    fn rest(&self, time: Duration) -> bool {
+        match self.executions.get() {
+            // After one, the capture's own thread needs time to read it.
+            Some(executions) if time > READ_INTERVAL => !events::is_quiet(executions.as_fd(), time),
+            _ => {
+                thread::sleep(time);
+                false
+            }
+        }
     }
 
     fn note(&self, namespaces: impl IntoIterator<Item = Identity>) {
@@ -302,6 +345,7 @@ impl Spaces {
         drop(held);
         let began = Instant::now();
         let number = self.found.fetch_add(1, Ordering::Relaxed) + 1;
+        self.wake.ring();
         while self.joined.load(Ordering::Relaxed) < number
             && began.elapsed() < TO_JOIN
             && !self.is_over.load(Ordering::Relaxed)
@@ -314,7 +358,9 @@ impl Spaces {
     /// last returned are captured by the next call.
     pub fn is_urgent(&self) -> bool {
         let joined = self.joining.load(Ordering::Relaxed);
-        self.joined.store(joined, Ordering::Relaxed);
+        if self.joined.swap(joined, Ordering::Relaxed) < joined {
+            self.wake.clear();
+        }
         self.found.load(Ordering::Relaxed) > joined
     }
 

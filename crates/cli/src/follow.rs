@@ -1,6 +1,7 @@
 //! `trawl follow`: one packet's path through the kernel's network stack, to its end.
 
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -178,6 +179,10 @@ impl Observer for Follower {
 
     fn attention(&self) -> Duration {
         self.watcher.attention()
+    }
+
+    fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        self.watcher.wakes()
     }
 
     fn is_over(&mut self) -> bool {

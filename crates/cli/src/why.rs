@@ -1,6 +1,7 @@
 //! `trawl why`: reasons and locations of lost packets. It sums up the records of the tap at drops, and losses that only
 //! counters show.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -240,6 +241,10 @@ impl Observer for Watcher {
 
     fn attention(&self) -> Duration {
         self.subject.as_ref().map_or(Duration::MAX, Subject::attention)
+    }
+
+    fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        self.subject.as_ref().map_or_else(Vec::new, Subject::wakes)
     }
 
     fn is_over(&mut self) -> bool {

@@ -193,8 +193,8 @@ impl Observer for Figures<'_, '_, '_> {
         self.viewer.borrow_mut().started();
     }
 
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.viewer.borrow().has_keyboard().then(|| self.keys.as_fd())
+    fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        self.viewer.borrow().has_keyboard().then(|| self.keys.as_fd()).into_iter().collect()
     }
 
     fn interval(&self) -> Option<Duration> {

@@ -104,6 +104,7 @@ impl Running<'_> {
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         let mut tend_every = TEND_EVERY;
+        let mut is_called = false;
         loop {
             if self.capture.assembly.rings.has_rung() {
                 sleep.bell = Bell::Silent;
@@ -124,7 +125,7 @@ impl Running<'_> {
                 return Ok(Ended::Size);
             }
             let is_urgent = self.observer.is_urgent();
-            if tended.elapsed() >= tend_every || is_urgent {
+            if tended.elapsed() >= tend_every || is_urgent || std::mem::take(&mut is_called) {
                 tended = Instant::now();
                 if self.observer.is_over() {
                     return Ok(Ended::Command);
@@ -140,6 +141,10 @@ impl Running<'_> {
                 {
                     return Ok(Ended::Output(error));
                 }
+            }
+            if is_urgent {
+                // The next call of `is_urgent` lets the command's processes continue.
+                continue;
             }
             let interval = self.observer.interval();
             if interval.is_some_and(|interval| reported.elapsed() >= interval) {
@@ -164,7 +169,7 @@ impl Running<'_> {
             tend_every = self.tend_every(sleep.bell);
             let until_tended = tend_every.saturating_sub(tended.elapsed());
             let until_figures = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
-            self.wait(at_most.min(until_tended).min(until_figures.unwrap_or(at_most)))?;
+            is_called = self.wait(at_most.min(until_tended).min(until_figures.unwrap_or(at_most)))?;
         }
     }
 
@@ -252,8 +257,9 @@ impl Running<'_> {
         }
     }
 
-    /// Sleeps until the time is over, or something happens that ends the sleep.
-    fn wait(&self, mut sleep: Duration) -> Result<()> {
+    /// Sleeps until the time is over, or something happens that ends the sleep. Returns true if the observer is to be
+    /// called.
+    fn wait(&self, mut sleep: Duration) -> Result<bool> {
         if let Some(due) = self.feed.due() {
             sleep = sleep.min(due.saturating_duration_since(Instant::now()).max(LIVE));
         }
@@ -267,8 +273,10 @@ impl Running<'_> {
         let mut wakes = vec![self.capture.signals.as_fd()];
         wakes.extend(self.capture.assembly.rings.bells());
         wakes.extend(self.capture.assembly.processes.iter().map(|processes| processes.watch.as_fd()));
-        wakes.extend(self.observer.wake());
-        events::wait_also(&wakes, outlet, sleep)
+        let of_observer = self.observer.wakes();
+        wakes.extend(&of_observer);
+        events::wait_also(&wakes, outlet, sleep)?;
+        Ok(of_observer.into_iter().any(events::is_readable))
     }
 
     /// Handles signals, events and limits, which every round checks.

@@ -1,6 +1,7 @@
 //! Messages on standard error while a capture runs, and the report when it ends.
 
 use std::io::Write as _;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -334,6 +335,10 @@ impl Observer for Terminal {
     fn attention(&self) -> Duration {
         let of_subject = self.subject.as_ref().map_or(Duration::MAX, Subject::attention);
         if self.has_agent { of_subject.min(FOR_AGENT) } else { of_subject }
+    }
+
+    fn wakes(&self) -> Vec<BorrowedFd<'_>> {
+        self.subject.as_ref().map_or_else(Vec::new, Subject::wakes)
     }
 
     fn is_over(&mut self) -> bool {

@@ -8,10 +8,11 @@ pub mod socket_owners;
 pub mod ssh;
 pub mod warden;
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal, kill_process, setpriority_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setpriority_process};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
 use crate::files::owner::{OTHERS_WRITE, STICKY};
@@ -102,6 +103,11 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
 pub fn interrupt(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::INT)
         .map_err(|e| Error::os(format!("cannot interrupt process {process}"), e.into()))
+}
+
+/// Returns a descriptor that becomes readable once a child process has ended; `None` if the kernel refuses it.
+pub fn end_of(child: u32) -> Option<OwnedFd> {
+    pidfd_open(pid(child).ok()?, PidfdFlags::empty()).ok()
 }
 
 /// Sends a process the signal of triggers.

@@ -207,6 +207,12 @@ impl Group {
         found
     }
 
+    /// Returns the CPU time of all its processes so far, in microseconds.
+    pub fn cpu_time(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.path().join("cpu.stat")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.parse().ok()
+    }
+
     /// Removes it. Processes that still run move to trawl's own cgroup.
     pub fn remove(&self) -> io::Result<()> {
         let path = self.path();

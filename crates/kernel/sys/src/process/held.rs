@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::process::{end_with_parent, is_program, unblock_signals};
+use crate::process::{end_of, end_with_parent, is_program, unblock_signals};
 use crate::rights::privilege::User;
 use crate::{Error, Result, errno};
 
@@ -85,6 +85,11 @@ impl HeldCommand {
             self.status = (found == self.process).then(|| ExitStatus::from_raw(status));
         }
         self.status
+    }
+
+    /// Returns a descriptor that becomes readable once the command has ended; `None` if the kernel refuses it.
+    pub fn end(&self) -> Option<OwnedFd> {
+        end_of(self.process.cast_unsigned())
     }
 
     /// Asks the command to end, if it still runs.
