@@ -14,7 +14,7 @@ use trawl_packet::pcapng::block::{Block, INTERFACE_STATISTICS, LINKTYPE_ETHERNET
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics, with_deliveries};
 use trawl_packet::read::Step;
 use trawl_pipeline::report::StageReport;
-use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Source, SourceState, WriteOutcome};
+use trawl_pipeline::{Blocks, Counts, Feed, LIVE, Patience, Pressure, Reader, Source, SourceState, WriteOutcome};
 use trawl_plan::CapturePlan;
 use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::process::ssh::Ssh;
@@ -31,7 +31,8 @@ const HOLD: Duration = Duration::from_secs(1);
 const HOLD_FOR_FILE: Duration = Duration::from_secs(5);
 /// Number of bytes that are gathered before a write.
 const GATHER: usize = 256 << 10;
-const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Longest time between two calls of the function that the caller runs between polls.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Intervals between queries of the hosts' clocks. The first queries follow each other faster, because the best answer
 /// counts and the first one waits for the connection.
 const CLOCK_EVERY: Duration = Duration::from_secs(5);
@@ -239,7 +240,7 @@ impl Source for Hosts {
             if let Some(link_type) = described.or(self.has_ended().then_some(LINKTYPE_ETHERNET)) {
                 return Ok(link_type);
             }
-            self.wait_for_hosts(None)?;
+            self.wait_for_hosts(None, POLL_EVERY)?;
         }
     }
 
@@ -279,10 +280,15 @@ impl Source for Hosts {
     }
 
     fn wait(&mut self, feed: &Feed<'_>) -> Result<()> {
-        self.wait_for_hosts(match &feed.pressure {
-            Pressure::Blocked(reader) => reader.outlet(),
-            _ => None,
-        })
+        if let Pressure::Blocked(reader) = &feed.pressure {
+            return self.wait_for_hosts(reader.outlet(), Reader::SLEEP);
+        }
+        let due = feed.due().map(|due| due.saturating_duration_since(Instant::now()).max(LIVE));
+        let now = i128::from(clock::wall());
+        let held = self.hosts.iter().filter_map(|host| Some((self.held_until(host)? - now).max(0)));
+        let held = held.map(|nanoseconds| Duration::from_nanos(nanoseconds as u64));
+        let at_most = held.chain(due).fold(POLL_EVERY, Duration::min);
+        self.wait_for_hosts(None, at_most)
     }
 
     fn stop(&mut self) {
@@ -307,8 +313,11 @@ impl Hosts {
         self.ask_for_clocks();
     }
 
-    fn wait_for_hosts(&mut self, outlet: Option<BorrowedFd<'_>>) -> Result<()> {
-        events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, POLL_EVERY)?;
+    /// Waits until data arrives from a host, a query of the clocks is due, or the time is over.
+    fn wait_for_hosts(&mut self, outlet: Option<BorrowedFd<'_>>, at_most: Duration) -> Result<()> {
+        let of_clocks = self.asked.map(|asked| self.clock_interval().saturating_sub(asked.elapsed()));
+        let at_most = of_clocks.map_or(at_most, |of_clocks| of_clocks.min(at_most));
+        events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, at_most)?;
         self.wake.clear();
         Ok(())
     }
@@ -365,18 +374,26 @@ impl Hosts {
     /// Returns the host with the next packet; `None` while a silent host may still send an earlier one.
     fn next_host(&self) -> Option<usize> {
         let times = self.hosts.iter().enumerate();
-        let (time, index) = times
+        let (_, index) = times
             .filter_map(|(index, host)| match host.state {
                 HostState::At(time) => Some((time, index)),
                 _ => None,
             })
             .min()?;
         let all_have_arrived = self.hosts.iter().all(|host| host.state != HostState::Waiting);
-        let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
-        // Packets that wait too long fill the queue, and then the host's rings.
-        let hold = if self.hosts[index].is_backlogged() { HOLD } else { self.hold };
-        let is_past = here + (hold.as_nanos() as i128) < i128::from(clock::wall());
+        let is_past = self.held_until(&self.hosts[index]).is_some_and(|until| until <= i128::from(clock::wall()));
         (all_have_arrived || is_past).then_some(index)
+    }
+
+    /// Returns the time, on this machine's clock, until which the next packet of a host waits for earlier ones.
+    fn held_until(&self, host: &Far) -> Option<i128> {
+        let HostState::At(time) = host.state else {
+            return None;
+        };
+        let here = (i128::from(time) - i128::from(host.clock_offset())).max(0);
+        // Packets that wait too long fill the queue, and then the host's rings.
+        let hold = if host.is_backlogged() { HOLD } else { self.hold };
+        Some(here + hold.as_nanos() as i128)
     }
 
     /// Appends a host's packet, if it is wanted.
@@ -418,9 +435,13 @@ impl Hosts {
         }
     }
 
+    fn clock_interval(&self) -> Duration {
+        if self.queries < FIRST_CLOCKS { FIRST_CLOCKS_EVERY } else { CLOCK_EVERY }
+    }
+
     fn ask_for_clocks(&mut self) {
-        let every = if self.queries < FIRST_CLOCKS { FIRST_CLOCKS_EVERY } else { CLOCK_EVERY };
-        if self.asked.is_none_or(|asked| asked.elapsed() > every) {
+        let every = self.clock_interval();
+        if self.asked.is_none_or(|asked| asked.elapsed() >= every) {
             self.queries += 1;
             self.asked = Some(Instant::now());
             self.hosts.iter_mut().for_each(Far::ask_for_clock);
