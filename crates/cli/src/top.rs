@@ -178,11 +178,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         let keys = std::io::stdin();
         while top.idle() {
             let until_frame = (top.since + args.interval).saturating_duration_since(Instant::now());
-            // Processes are read while they run.
-            let at_most = if top.traffic.is_some() { until_frame.min(READ_EVERY) } else { until_frame };
             let mut wakes = vec![signals.as_fd()];
+            // Processes are described while they run.
+            let watch = top.traffic.as_ref().and_then(|watch| watch.as_ref().ok());
+            wakes.extend(watch.map(|watch| watch.owners().as_fd()));
             wakes.extend(top.has_keyboard().then(|| keys.as_fd()));
-            events::wait(&wakes, at_most)?;
+            events::wait(&wakes, until_frame)?;
             if signals.next().is_some() {
                 break;
             }
@@ -224,8 +225,6 @@ struct Top<'a> {
     traffic: Option<Result<TrafficWatch>>,
 }
 
-/// Interval at which the names of processes are read.
-const READ_EVERY: Duration = Duration::from_millis(20);
 /// Number of frames in the history.
 const HISTORY: usize = 240;
 

@@ -21,8 +21,11 @@ use crate::args::NetnsArg;
 use crate::program_args::warn_of_attaching;
 use crate::{json, terminal, units};
 
-/// Interval at which the end conditions are checked.
-const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Interval at which the interface is checked.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Intervals at which packets are counted, if their number ends the command: while they arrive, and while none do.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
+const COUNT_RARELY: Duration = Duration::from_millis(500);
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
 /// Counts stamped packets: loss, order, duplicates and one-way latency, for each flow and in total
@@ -106,15 +109,21 @@ fn watch(args: &ReceiveArgs, signals: &Signals, receiver: &Receiver) -> Result<b
     let live = terminal::stderr_is_terminal();
     let mut shown = (start, Progress::default());
     let mut gone = false;
+    let (mut counted, mut count_every) = (0, COUNT_EVERY);
     loop {
         let left = args.duration.map(|d| d.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             break;
         }
-        if let Some(count) = args.count
-            && receiver.counts()?.0.packets >= count
-        {
-            break;
+        let mut wait = left.unwrap_or(CHECK_EVERY).min(CHECK_EVERY);
+        if let Some(count) = args.count {
+            let packets = receiver.counts()?.0.packets;
+            if packets >= count {
+                break;
+            }
+            count_every = if packets == counted { (count_every * 2).min(COUNT_RARELY) } else { COUNT_EVERY };
+            counted = packets;
+            wait = wait.min(count_every);
         }
         if receiver.is_orphaned() {
             gone = true;
@@ -125,8 +134,11 @@ fn watch(args: &ReceiveArgs, signals: &Signals, receiver: &Receiver) -> Result<b
             terminal::show_over(&line(start, &progress, &shown));
             shown = (Instant::now(), progress);
         }
+        if live {
+            wait = wait.min(SHOW_EVERY.saturating_sub(shown.0.elapsed()));
+        }
         match signals.next() {
-            None => events::wait(&[signals.as_fd()], left.unwrap_or(CHECK_EVERY).min(CHECK_EVERY))?,
+            None => events::wait(&[signals.as_fd()], wait)?,
             Some(Signal::Report) => {
                 let begin = (start, Progress::default());
                 let line = line(start, &receiver.progress()?, &begin);
