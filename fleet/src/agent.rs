@@ -17,6 +17,6 @@ pub use freeze::{Freezer, remove_unfinished};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
 pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent};
-pub use running::{Place, Refused, Running, push};
+pub use running::{Place, Push, Refused, Running};
 pub use source::Source;
 pub use trawl_sys::names::Selector;

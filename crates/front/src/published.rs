@@ -68,13 +68,15 @@ impl Publisher {
     }
 }
 
-/// Interval at which statistics are published.
-const PUBLISH_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which statistics are published. A capture without packets checks them twice a second: its second check is
+/// a little early.
+const PUBLISH_EVERY: Duration = Duration::from_millis(900);
 const PRIVATE: u32 = 0o600;
 /// Maximum size of a file; a longer one is damaged.
 const MOST: u64 = 65_536;
 
-/// Prefix of the message that reports the counts of a capture to its agent; the counts follow in JSON.
+/// Prefix of the message that reports the counts of a capture to its agent; the counts follow in JSON, with `over_ns`:
+/// the nanoseconds in which the packets since the last message came.
 pub const COUNTS: &str = "X_TRAWL_COUNTS=";
 
 /// The file of this process, or the socket of its agent. They are opened before privileges are given up. A process that
@@ -82,7 +84,18 @@ pub const COUNTS: &str = "X_TRAWL_COUNTS=";
 #[derive(Debug)]
 pub struct Published {
     to: To,
-    updated: Option<Instant>,
+    /// The statistics that were published last.
+    last: Vec<u8>,
+    /// Time at which the statistics were the last ones.
+    checked: Option<Instant>,
+}
+
+/// Statistics for an agent. It gets changes only, so it cannot know in which time the latest packets came.
+#[derive(Serialize)]
+struct ForAgent<'a, T> {
+    #[serde(flatten)]
+    figures: &'a T,
+    over_ns: u64,
 }
 
 #[derive(Debug)]
@@ -100,7 +113,7 @@ impl Published {
         // An earlier process with this number may have left a file.
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
-        Some(Self { to: To::File(file, path), updated: None })
+        Some(Self { to: To::File(file, path), last: Vec::new(), checked: None })
     }
 
     /// Begins to report to the agent that started this process; returns `None` without one.
@@ -110,32 +123,44 @@ impl Published {
         socket.connect_addr(&address).ok()?;
         // An agent that does not read must not stop the capture.
         socket.set_nonblocking(true).ok()?;
-        Some(Self { to: To::Agent(socket), updated: None })
+        Some(Self { to: To::Agent(socket), last: Vec::new(), checked: None })
     }
 
     /// Returns true once the published statistics are old.
     pub fn is_due(&self) -> bool {
-        self.updated.is_none_or(|updated| updated.elapsed() >= PUBLISH_EVERY)
+        self.checked.is_none_or(|checked| checked.elapsed() >= PUBLISH_EVERY)
     }
 
+    /// Publishes the statistics if they have changed.
     pub fn publish(&mut self, figures: &impl Serialize) {
-        self.updated = Some(Instant::now());
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
         };
-        match &self.to {
+        if text == self.last {
+            self.checked = Some(Instant::now());
+            return;
+        }
+        let is_published = match &self.to {
             // Readers lock the file too, so that none sees half of it. While a reader holds the lock, an update is left
             // out.
             To::File(file, _) => {
-                if file.try_lock().is_ok() {
+                let is_locked = file.try_lock().is_ok();
+                if is_locked {
                     let _ = file.set_len(text.len() as u64);
                     let _ = file.write_all_at(&text, 0);
                     let _ = file.unlock();
                 }
+                is_locked
             }
             To::Agent(socket) => {
-                let _ = socket.send(&[COUNTS.as_bytes(), &text].concat());
+                let over_ns = self.checked.map_or(0, |checked| checked.elapsed().as_nanos() as u64);
+                let text = serde_json::to_vec(&ForAgent { figures, over_ns }).unwrap_or_default();
+                socket.send(&[COUNTS.as_bytes(), &text].concat()).is_ok()
             }
+        };
+        if is_published {
+            self.last = text;
+            self.checked = Some(Instant::now());
         }
     }
 }

@@ -107,6 +107,8 @@ struct Channel {
     queue: Mutex<Queue>,
     changed: Condvar,
     news: Mutex<Watched>,
+    /// The account that was sent last: the same one does not wake the thread.
+    fates: Mutex<Fates>,
 }
 
 impl Channel {
@@ -173,7 +175,11 @@ impl Control {
     pub fn account<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
         let mut fates = Fates::default();
         accounts.for_each(|(_, account)| fates.add(account));
-        let _ = self.0.send(Message::Fates(fates));
+        let mut last = self.0.fates.lock();
+        if *last != fates {
+            last.clone_from(&fates);
+            let _ = self.0.send(Message::Fates(fates));
+        }
     }
 
     /// Seals the open chunk.

@@ -28,6 +28,8 @@ const SETTLE_NS: u64 = 200_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which chunks are frozen before the window ends.
 const FREEZE_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which open chunks are checked after the window.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 pub struct Freezer {
     root: PathBuf,
@@ -89,6 +91,17 @@ impl Freezer {
                 (is_sealed || Instant::now() >= *until).then(|| self.finish())
             }
         }
+    }
+
+    /// Returns the time until `advance` must be called again.
+    pub fn rest(&self) -> Duration {
+        if self.open.is_some() {
+            return CHECK_EVERY;
+        }
+        let settled = self.incident.to_ns.saturating_add(SETTLE_NS);
+        let until_settled = Duration::from_nanos(settled.saturating_sub(clock::wall()));
+        let since = self.checked.map_or(FREEZE_EVERY, |checked| checked.elapsed());
+        until_settled.min(FREEZE_EVERY.saturating_sub(since))
     }
 
     /// Returns the directories of runs whose chunks stay on this host.

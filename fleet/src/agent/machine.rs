@@ -44,8 +44,8 @@ pub enum Event {
     Unreadable { revision: u64, why: String },
     /// The capture is attached.
     Ready { run: u64 },
-    /// The capture's counts so far.
-    Counted { run: u64, counts: Counts },
+    /// The capture's counts so far. The packets since the last counts came within `over_ns`.
+    Counted { run: u64, counts: Counts, over_ns: u64 },
     /// The process has ended or could not be started.
     Ended { run: u64, end: End, counts: Counts },
     /// The packets of an incident are frozen, or cannot be.
@@ -158,9 +158,9 @@ impl Machine {
                     entry.mark_ready(now);
                 }
             }
-            Event::Counted { run, counts } => {
+            Event::Counted { run, counts, over_ns } => {
                 if let Some(entry) = self.entry_of(run) {
-                    entry.counted(now, counts);
+                    entry.counted(now, counts, over_ns);
                 }
             }
             Event::Ended { run, end, counts } => {
@@ -252,6 +252,15 @@ impl Machine {
         actions
     }
 
+    /// Returns the time at which a tick is due, if one is expected: it starts, kills or stores something.
+    pub fn due(&self, now: Now) -> Option<u64> {
+        let push = &self.push;
+        let is_pushing = push.wanted && !push.running && !self.stopping;
+        let of_push = is_pushing.then_some(push.not_before);
+        let of_captures = self.entries.values().filter_map(|entry| entry.due(self.stopping));
+        of_captures.chain(of_push).filter(|due| *due > now.monotonic).min()
+    }
+
     /// Returns true if the agent may end: it was asked to, and no capture runs.
     pub fn is_over(&self) -> bool {
         self.stopping && self.entries.values().all(|one| one.run_number().is_none())
@@ -320,8 +329,6 @@ struct Run {
     stopping: Option<u64>,
     forced: bool,
     counts: Counts,
-    /// Time of the counts.
-    counted: u64,
 }
 
 impl Entry {
@@ -368,17 +375,15 @@ impl Entry {
         }
     }
 
-    pub fn counted(&mut self, now: Now, counts: Counts) {
+    pub fn counted(&mut self, now: Now, counts: Counts, over_ns: u64) {
         let Some(run) = &mut self.run else { return };
         let packets = counts.recorded.saturating_sub(run.counts.recorded);
         // The capture counts about once a second. Rounding up makes a single packet an event if the limit is one.
-        let milliseconds = now.monotonic.saturating_sub(run.counted) / 1_000_000;
-        let packets_per_second = (packets * 1000).div_ceil(milliseconds.max(1000));
+        let packets_per_second = (packets * 1000).div_ceil((over_ns / 1_000_000).max(1000));
         if run.capture.event_rate.is_some_and(|least| packets_per_second >= least) {
             self.event = Some(RateEvent { time_ns: now.wall, packets_per_second });
         }
         run.counts = counts;
-        run.counted = now.monotonic;
     }
 
     pub fn ended(&mut self, now: Now, end: End, counts: &Counts) {
@@ -464,7 +469,6 @@ impl Entry {
             stopping: None,
             forced: false,
             counts: Counts::default(),
-            counted: now.monotonic,
         });
         Some(Action::Start {
             run: number,
@@ -474,6 +478,15 @@ impl Entry {
                 _ => Kept::Again,
             },
         })
+    }
+
+    /// Returns the time of the next start, or at which a stopped capture is killed.
+    fn due(&self, stopping: bool) -> Option<u64> {
+        match &self.run {
+            Some(run) => run.stopping.filter(|_| !run.forced).map(|since| since + STOP_PATIENCE),
+            None if stopping || self.refused.is_some() || self.finished => None,
+            None => self.desired.as_ref().map(|_| self.not_before),
+        }
     }
 
     pub fn is_needed(&self) -> bool {

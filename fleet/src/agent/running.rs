@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::Deserialize;
 use trawl_front::published::COUNTS;
 use trawl_front::terminal;
 use trawl_plan::CapturePlan;
@@ -20,6 +22,14 @@ use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
 
 use super::{Capture, Counts, End, Event};
+
+/// A capture's message with its counts.
+#[derive(Deserialize)]
+struct CountsMessage {
+    #[serde(flatten)]
+    counts: Counts,
+    over_ns: u64,
+}
 
 /// Prefix of the sd_notify message that a capture sends once it is attached.
 const READY: &[u8] = b"READY=1";
@@ -36,6 +46,8 @@ pub struct Place {
 pub struct Running {
     pub run: u64,
     child: Child,
+    /// Becomes readable once the child has ended.
+    end: Option<OwnedFd>,
     /// Socket on which the capture reports that it is attached, and its counts.
     notices: UnixDatagram,
     _socket: OwnFile,
@@ -118,7 +130,17 @@ impl Running {
             let (name, last) = (capture.name.clone(), Arc::clone(&last_message));
             std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
         }
-        Ok(Self { run, child, notices, _socket: socket, is_ready: false, summary, _plan: plan_file, last_message })
+        Ok(Self {
+            run,
+            end: process::end_of(child.id()),
+            child,
+            notices,
+            _socket: socket,
+            is_ready: false,
+            summary,
+            _plan: plan_file,
+            last_message,
+        })
     }
 
     /// Reads the capture's reports: that it is attached, and its counts.
@@ -130,14 +152,19 @@ impl Running {
             let text = &message[..length];
             let counts = text.strip_prefix(COUNTS.as_bytes());
             if let Some(counts) = counts.and_then(|text| serde_json::from_slice(text).ok()) {
-                let counts = with_losses(counts);
-                events.push(Event::Counted { run, counts });
+                let CountsMessage { counts, over_ns } = counts;
+                events.push(Event::Counted { run, counts: with_losses(counts), over_ns });
             } else if text.starts_with(READY) && !self.is_ready {
                 self.is_ready = true;
                 events.push(Event::Ready { run });
             }
         }
         events
+    }
+
+    /// Returns the descriptors that become readable once there are reports, or the capture has ended.
+    pub fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.notices.as_fd()].into_iter().chain(self.end.as_ref().map(AsFd::as_fd))
     }
 
     /// Asks the capture to seal its chunk.
@@ -233,18 +260,37 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
     Ok(CapturePlan { store: Some(store), summary: Some(summary.to_owned()), ..CapturePlan::new(sources, options) })
 }
 
-/// Stores the chunks that captures left in the spool, in a separate process as captures have.
-pub fn push(spool: &Path) -> Result<Child> {
-    let what = "cannot store the contents of the spool";
-    let own = own_binary()?;
-    let mut command = Command::new(own);
-    command
-        .args(["store", "push", "--json", "--spool"])
-        .arg(spool)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    process::with_signals(&mut command);
-    process::ends_with_parent(&mut command);
-    command.spawn().map_err(|e| Error::os(what, e))
+/// A process that stores the chunks that captures left in the spool, as captures have one.
+pub struct Push {
+    child: Child,
+    /// Becomes readable once the child has ended.
+    end: Option<OwnedFd>,
+}
+
+impl Push {
+    pub fn start(spool: &Path) -> Result<Self> {
+        let what = "cannot store the contents of the spool";
+        let own = own_binary()?;
+        let mut command = Command::new(own);
+        command
+            .args(["store", "push", "--json", "--spool"])
+            .arg(spool)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        process::with_signals(&mut command);
+        process::ends_with_parent(&mut command);
+        let child = command.spawn().map_err(|e| Error::os(what, e))?;
+        Ok(Self { end: process::end_of(child.id()), child })
+    }
+
+    /// Returns true if everything was stored, once the process has ended.
+    pub fn ended(&mut self) -> Option<bool> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(status.success())
+    }
+
+    pub fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.end.as_ref().map(AsFd::as_fd)
+    }
 }

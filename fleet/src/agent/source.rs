@@ -16,7 +16,8 @@ use super::{Desired, Event, HostReport};
 use crate::bus::agent::{self, Bus};
 use crate::bus::{Answers, Config, News, shown};
 
-const READ_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which the file is read, or the connection to the bus is checked.
+const READ_EVERY: Duration = Duration::from_secs(1);
 /// Time between two starts of the connection, if it ends.
 const RESTART: Duration = Duration::from_secs(2);
 /// Time between two puts of an unchanged state, by which operators see that the agent runs.
@@ -115,6 +116,14 @@ impl Source {
                 vec![event(*revision, text)]
             }
             Self::Bus(bus) => bus.events(),
+        }
+    }
+
+    /// Returns the time until `events` must be called again.
+    pub fn rest(&self) -> Duration {
+        match self {
+            Self::File { read, .. } => read.map_or(Duration::ZERO, |read| READ_EVERY.saturating_sub(read.elapsed())),
+            Self::Bus(_) => READ_EVERY,
         }
     }
 

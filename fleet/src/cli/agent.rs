@@ -2,7 +2,7 @@
 //! policy. `Machine` makes the decisions; this module has the clock, and carries them out.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ use trawl_sys::{
 use super::bus::BusArgs;
 use super::health::Health;
 use crate::agent::{
-    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place, Policy, Refused,
-    Running, Source, push, remove_unfinished,
+    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place, Policy, Push,
+    Refused, Running, Source, remove_unfinished,
 };
 use crate::bus::{Answers, shown};
 use crate::store::chunks::on_hosts;
@@ -76,8 +76,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Interval at which processes and files are checked.
-const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time between two starts of the command that serves metrics.
 const SERVE_AGAIN: Duration = Duration::from_secs(5);
 
@@ -150,7 +148,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
         let mut wakes = vec![signals.as_fd(), wake.as_fd()];
         wakes.extend(health.as_ref().map(AsFd::as_fd));
-        events::wait(&wakes, CHECK_EVERY)?;
+        wakes.extend(agent.wakes());
+        events::wait(&wakes, agent.rest())?;
     }
     agent.save_memory()?;
     agent.source.end();
@@ -238,7 +237,7 @@ struct Agent {
     place: Place,
     running: Vec<Running>,
     freezers: Vec<Freezer>,
-    push: Option<Child>,
+    push: Option<Push>,
     memory: PathBuf,
     boot: String,
     remembered: Vec<Memory>,
@@ -288,9 +287,9 @@ impl Agent {
                 self.freezers.push(freezer);
                 None
             }
-            Action::Push => match push(&self.place.spool) {
-                Ok(child) => {
-                    self.push = Some(child);
+            Action::Push => match Push::start(&self.place.spool) {
+                Ok(push) => {
+                    self.push = Some(push);
                     None
                 }
                 Err(_) => Some(Event::Pushed { all: false }),
@@ -320,15 +319,27 @@ impl Agent {
             events.extend(outcome.map(|outcome| Event::Frozen { id: freezer.incident.id.clone(), outcome }));
             goes_on
         });
-        if let Some(child) = &mut self.push
-            && let Ok(Some(status)) = child.try_wait()
-        {
+        if let Some(all) = self.push.as_mut().and_then(Push::ended) {
             self.push = None;
-            events.push(Event::Pushed { all: status.success() });
+            events.push(Event::Pushed { all });
         }
         events.push(Event::Tick);
         events.into_iter().for_each(|event| self.step(event));
         self.save_memory()
+    }
+
+    /// Returns the descriptors of all processes of the agent.
+    fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let of_captures = self.running.iter().flat_map(Running::wakes);
+        of_captures.chain(self.push.as_ref().and_then(Push::wake))
+    }
+
+    /// Returns the time until `handle_events` must be called again, if no descriptor becomes readable.
+    fn rest(&self) -> Duration {
+        let now = now();
+        let due = self.machine.due(now).map(|due| Duration::from_nanos(due - now.monotonic));
+        let of_freezers = self.freezers.iter().map(Freezer::rest);
+        of_freezers.chain(due).fold(self.source.rest(), Duration::min)
     }
 
     fn state(&self) -> HostReport {

@@ -26,8 +26,6 @@ use super::interfaces::Joining;
 use crate::published::{Published, Publisher, RunningCapture};
 use crate::{json, published, terminal};
 
-/// Longest time between two updates of the statistics for an agent.
-const FOR_AGENT: Duration = Duration::from_millis(200);
 /// Interval between updates of the live line.
 const LIVE: Duration = Duration::from_secs(1);
 
@@ -50,8 +48,6 @@ pub(super) struct Terminal {
     /// The thread that makes chunks for a store.
     chunks: Option<Control>,
     readers: ReaderLogs,
-    /// An agent reads the statistics, and takes a second with packets for an event.
-    has_agent: bool,
     subject: Option<Subject>,
 }
 
@@ -77,7 +73,6 @@ impl Terminal {
             published: published.flatten().collect(),
             chunks: None,
             readers: ReaderLogs::default(),
-            has_agent,
             subject,
         }
     }
@@ -333,8 +328,7 @@ impl Observer for Terminal {
     }
 
     fn attention(&self) -> Duration {
-        let of_subject = self.subject.as_ref().map_or(Duration::MAX, Subject::attention);
-        if self.has_agent { of_subject.min(FOR_AGENT) } else { of_subject }
+        self.subject.as_ref().map_or(Duration::MAX, Subject::attention)
     }
 
     fn wakes(&self) -> Vec<BorrowedFd<'_>> {

@@ -251,6 +251,41 @@ fn finished_captures_leave_room_for_others() {
     assert_eq!(again.desire(&[a, b.clone()]), [start(1, &b)]);
 }
 
+/// The agent sleeps until the next tick that changes something.
+#[test]
+fn ticks_are_due_for_starts_ends_and_pushes() {
+    let mut host = Host::new("", Vec::new());
+    let due = |host: &Host| host.machine.due(at(host.now)).map(|due| due / SECOND);
+    host.desire(&[capture("a")]);
+    assert_eq!(due(&host), None);
+    host.now = 10;
+    host.end(1, End::Failed("no".to_owned()));
+    assert_eq!(due(&host), Some(11));
+    host.now = 11;
+    assert_eq!(host.step(Event::Tick).len(), 1);
+    host.now = 30;
+    host.step(Event::Pushed { all: false });
+    assert_eq!(due(&host), Some(60));
+    assert_eq!(host.step(Event::Shutdown), [stop(2)]);
+    assert_eq!(due(&host), Some(90));
+}
+
+/// Packets after a silence are an event if they came within a second: the capture does not report that time passed.
+#[test]
+fn silence_before_an_event_does_not_lower_its_rate() {
+    let mut host = Host::new("", Vec::new());
+    host.desire(&[Capture { event_rate: Some(100), ..capture("a") }]);
+    let count = |host: &mut Host, recorded, over_ns| {
+        let counts = Counts { recorded, ..Counts::default() };
+        host.step(Event::Counted { run: 1, counts, over_ns });
+        host.machine.report("h", "0", at(0)).captures[0].event.map(|event| event.packets_per_second)
+    };
+    host.now = 3600;
+    assert_eq!(count(&mut host, 99, SECOND), None);
+    assert_eq!(count(&mut host, 199 + 50, 2 * SECOND), None);
+    assert_eq!(count(&mut host, 249 + 100, SECOND / 2), Some(100));
+}
+
 #[test]
 fn unreadable_state_keeps_the_previous_one() {
     let mut host = Host::new("", Vec::new());
