@@ -37,23 +37,23 @@ const PASSWORD: &str = "not-to-be-printed";
 /// The key in agent/operator.creds.
 const OPERATOR_BY_CREDENTIALS: &str = "UBVI5A7GAF2WKRS5EQC7GTLUIUANXW6FH2IMUGVUWTMAOQZUWAXMU2MX";
 
-fn report(path: &str) -> Value {
+pub fn report(path: &str) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap_or_default()).unwrap_or_default()
 }
 
-fn phases(report: &Value) -> Vec<&str> {
+pub fn phases(report: &Value) -> Vec<&str> {
     let captures = report["captures"].as_array();
     captures.into_iter().flatten().filter_map(|capture| capture["phase"].as_str()).collect()
 }
 
-fn children(process: u32) -> Vec<u32> {
+pub fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Returns a desired state with captures of these names, at the receiver.
-fn state(lab: &Lab, names: &[&str], more: &str) -> String {
+pub fn state(lab: &Lab, names: &[&str], more: &str) -> String {
     let capture = |name: &&str| {
         format!(
             "[[capture]]\nname = \"{name}\"\ninterfaces = [\"{}\"]\ntaps = [\"packet\"]\nstore = \"file://{}\"\n{more}\n",
@@ -64,7 +64,7 @@ fn state(lab: &Lab, names: &[&str], more: &str) -> String {
     names.iter().map(capture).collect()
 }
 
-fn agent(lab: &Lab, more: &[&str]) -> Running {
+pub fn agent(lab: &Lab, more: &[&str]) -> Running {
     let (spool, memory, report) = (lab.file("spool"), lab.file("memory"), lab.file("report"));
     let base = ["fleet", "agent", "--spool", &spool, "--memory", &memory];
     let base = [&base[..], &["--report", &report], more].concat();

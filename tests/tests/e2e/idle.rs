@@ -1,10 +1,72 @@
-//! Captures without traffic: their wake-ups, the first packet after a silence, and memory that is given back.
+//! Commands without traffic: their wake-ups, the first packet after a silence, and memory that is given back.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use trawl_sys::process::wake_ups;
-use trawl_tests::{Capture, Lab, args, frames};
+use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, wait_until};
+
+use crate::agent::{agent, children, phases, report, state};
+
+/// Limit of wake-ups in a second, over all processes of a command: twice what any needs, for a busy machine.
+const LIMIT: f64 = 8.0;
+
+/// Returns a process and all that descend from it.
+fn family(process: u32) -> Vec<u32> {
+    let descendants = children(process).into_iter().flat_map(family);
+    [process].into_iter().chain(descendants).collect()
+}
+
+/// Waits until a command and its processes are at rest.
+#[track_caller]
+fn wait_for_rest(command: &str, process: u32) {
+    let count = || family(process).into_iter().map(wake_ups).sum::<u64>();
+    wait_until(&format!("{command} rests"), || {
+        let (before, began) = (count(), Instant::now());
+        sleep(Duration::from_secs(2));
+        let rate = count().abs_diff(before) as f64 / began.elapsed().as_secs_f64();
+        rate < LIMIT
+    });
+}
+
+/// Commands that wait for packets, for another command's end or for other hosts sleep meanwhile.
+#[test]
+fn waiting_commands_rest() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    for (command, ready) in [
+        (format!("gen receive -i {receiver}"), "receiving on"),
+        (format!("gen receive -i {receiver} --count 5"), "receiving on"),
+        (format!("follow -i {receiver} udp port 9"), "following packets"),
+        ("follow -- sleep 1000".to_owned(), "following packets"),
+        ("why -- sleep 1000".to_owned(), "drops"),
+        (format!("capture -i {receiver} -w {} -- sleep 1000", lab.file("file")), "capturing"),
+    ] {
+        let running = Running::start(&args!("{command}"), ready);
+        wait_for_rest(&command, running.id());
+        running.stop();
+    }
+}
+
+#[test]
+fn agent_with_a_capture_rests() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("agent.toml");
+    std::fs::write(&file, state(&lab, &["one"], "")).expect("a file");
+    let agent = agent(&lab, &["--state", &file]);
+    let path = lab.file("report");
+    wait_until("it runs", || phases(&report(&path)) == ["running"]);
+    wait_for_rest("the agent", agent.id());
+    // Its capture still counts, and its file is still read.
+    lab.send(&[frames::silent(64)], 10);
+    wait_until("it counts", || report(&path)["captures"][0]["account"]["recorded"] == 10);
+    std::fs::write(&file, "").expect("a file");
+    wait_until("the capture is gone", || phases(&report(&path)).is_empty());
+    assert_eq!(agent.stop().status.code(), Some(0));
+}
 
 #[test]
 fn sleeping_captures_wake_up_twice_a_second() {
