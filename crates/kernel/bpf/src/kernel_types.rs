@@ -6,10 +6,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
+use trawl_sys::memory::ConstantBytes;
 
 /// The structures that programs read.
 mod list {
@@ -73,12 +75,12 @@ pub(crate) fn find(kind: u8, name: &str) -> io::Result<Option<u32>> {
 pub fn enumerations(suffix: &str) -> io::Result<Vec<(String, i64)>> {
     let kernel = of_kernel()?;
     let mut values = kernel.enumerations(suffix, None);
-    let directory = std::path::Path::new(PATH).parent();
+    let directory = Path::new(PATH).parent();
     let entries = directory.and_then(|directory| std::fs::read_dir(directory).ok());
     for entry in entries.into_iter().flatten().flatten() {
         // A module may have been unloaded; its reasons are then shown as numbers.
-        let is_kernel = entry.path() == std::path::Path::new(PATH);
-        let bytes = (!is_kernel).then(|| std::fs::read(entry.path()).ok());
+        let is_kernel = entry.path() == Path::new(PATH);
+        let bytes = (!is_kernel).then(|| ConstantBytes::open(&entry.path()).ok());
         if let Some(module) = bytes.flatten().and_then(KernelTypes::parse) {
             values.extend(module.enumerations(suffix, Some(kernel)));
         }
@@ -147,7 +149,7 @@ fn malformed() -> io::Error {
 
 #[derive(Debug)]
 struct KernelTypes {
-    bytes: Vec<u8>,
+    bytes: ConstantBytes,
     types: Range<usize>,
     strings: Range<usize>,
 }
@@ -161,10 +163,11 @@ struct TypeOffset {
 
 impl KernelTypes {
     fn read() -> io::Result<Self> {
-        Self::parse(std::fs::read(PATH)?).ok_or_else(malformed)
+        // Since Linux 6.15, the kernel's own copy can be mapped.
+        Self::parse(ConstantBytes::open(Path::new(PATH))?).ok_or_else(malformed)
     }
 
-    fn parse(bytes: Vec<u8>) -> Option<Self> {
+    fn parse(bytes: ConstantBytes) -> Option<Self> {
         let [low, high, version, _] = *bytes.first_chunk()?;
         if u16::from_ne_bytes([low, high]) != MAGIC || version != VERSION {
             return None;
@@ -453,7 +456,7 @@ mod tests {
         };
         let bytes = types.excerpt(list::STRUCTURES).expect("an excerpt");
         assert!(bytes.len() < types.bytes.len() / 20, "{}", bytes.len());
-        let excerpt = KernelTypes::parse(bytes).expect("a valid excerpt");
+        let excerpt = KernelTypes::parse(bytes.into()).expect("a valid excerpt");
         for name in list::STRUCTURES {
             let (there, here) = (types.entry(STRUCTURE, name), excerpt.entry(STRUCTURE, name));
             assert_eq!(there.is_some(), here.is_some(), "{name}");
@@ -507,7 +510,7 @@ mod tests {
         let header = [HEADER_LENGTH as u32, 0, length, length, names.len() as u32];
         bytes.extend(header.iter().chain(types).flat_map(|word| word.to_ne_bytes()));
         bytes.extend(names);
-        KernelTypes::parse(bytes).unwrap()
+        KernelTypes::parse(bytes.into()).unwrap()
     }
 
     /// The name offsets of a module continue after the kernel's names, and may refer to a name of the kernel.
@@ -531,13 +534,13 @@ mod tests {
         };
         let bytes = types.excerpt(&["xdp_buff"]).expect("an excerpt");
         for length in 0..bytes.len() {
-            assert!(KernelTypes::parse(bytes[..length].to_vec()).is_none());
+            assert!(KernelTypes::parse(bytes[..length].to_vec().into()).is_none());
         }
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 0xff;
             // Whatever the parser accepts, the excerpt terminates.
-            if let Some(types) = KernelTypes::parse(wrong) {
+            if let Some(types) = KernelTypes::parse(wrong.into()) {
                 let _ = types.excerpt(&["xdp_buff"]);
             }
         }

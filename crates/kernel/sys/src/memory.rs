@@ -1,6 +1,10 @@
 //! Shared memory: mappings of BPF maps and of plain anonymous memory, unmapped when dropped.
 
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -195,6 +199,50 @@ impl Mapping {
         );
         // SAFETY: four aligned bytes inside of the mapping, which live as long as it; others use them as one too.
         unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
+    }
+}
+
+/// The bytes of a file that no process changes. They are mapped if the file allows it, and take no memory then.
+#[derive(Debug)]
+pub struct ConstantBytes(Contents);
+
+#[derive(Debug)]
+enum Contents {
+    /// A mapping that may only be read.
+    Mapped(Mapping),
+    Read(Vec<u8>),
+}
+
+impl ConstantBytes {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no existing memory.
+        let start = unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) };
+        match start.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(start) => Ok(Self(Contents::Mapped(Mapping { start, length }))),
+            None => Ok(Self(Contents::Read(std::fs::read(path)?))),
+        }
+    }
+}
+
+impl From<Vec<u8>> for ConstantBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Contents::Read(bytes))
+    }
+}
+
+impl Deref for ConstantBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            // SAFETY: the mapping is readable, as long as this, and lives as long as `self`; its file does not change.
+            Contents::Mapped(mapping) => unsafe {
+                std::slice::from_raw_parts(mapping.start.as_ptr().cast_const(), mapping.length)
+            },
+            Contents::Read(bytes) => bytes,
+        }
     }
 }
 
