@@ -15,14 +15,16 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use crate::process::warden::{Undo, confine, leave_terminal};
-use crate::{Error, Result, clock, files::run};
+use crate::{Error, Result, clock, events, files::run};
 
 /// Time for which a reverted change is reported.
 const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// Interval at which the file of a change is checked if the kernel does not announce its removal.
 const PAUSE: Duration = Duration::from_millis(100);
 const APPLIED: u8 = b'a';
 const DROPPED: u8 = b'.';
@@ -224,17 +226,29 @@ fn stand_by(
         (Ok(1), DROPPED) => return None,
         (Ok(1), _) => {
             let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
-            while clock::monotonic() < deadline {
+            let removal = removal_of(path);
+            while let Some(left @ 1..) = deadline.checked_sub(clock::monotonic()) {
                 if !path.exists() {
                     return None;
                 }
-                std::thread::sleep(PAUSE);
+                let is_over = |removal| events::is_quiet(removal, Duration::from_nanos(left));
+                if !removal.as_ref().is_ok_and(|removal| is_over(removal.as_fd())) {
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
         // The command is dead, perhaps in the middle of the change.
         _ => {}
     }
     fs::remove_file(path).is_ok().then(|| undo.undo())
+}
+
+/// Returns a descriptor that becomes readable once the file is removed.
+fn removal_of(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let watch = inotify::init(CreateFlags::CLOEXEC)?;
+    // This process has the file open, so that its removal changes the number of its names only.
+    inotify::add_watch(&watch, path, WatchFlags::ATTRIB)?;
+    Ok(watch)
 }
 
 /// Returns the unconfirmed change of a scope.
