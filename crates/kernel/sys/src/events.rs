@@ -155,9 +155,22 @@ pub fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
 
 /// Waits like [`wait`], but also ends once `outlet` is writable.
 pub fn wait_also(descriptors: &[BorrowedFd<'_>], outlet: Option<BorrowedFd<'_>>, at_most: Duration) -> Result<()> {
-    let read = descriptors.iter().map(|fd| (*fd, PollFlags::IN));
-    let written = outlet.into_iter().map(|fd| (fd, PollFlags::OUT));
-    let mut set: Vec<PollFd<'_>> = read.chain(written).map(|(fd, what)| PollFd::from_borrowed_fd(fd, what)).collect();
+    let written = outlet.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT));
+    wait_for(descriptors, written, at_most)
+}
+
+/// Waits like [`wait`], but also ends once the connection has failed, whatever can be read from it.
+pub fn wait_or_failure(descriptors: &[BorrowedFd<'_>], connection: BorrowedFd<'_>, at_most: Duration) -> Result<()> {
+    wait_for(descriptors, [PollFd::from_borrowed_fd(connection, PollFlags::empty())], at_most)
+}
+
+fn wait_for<'a>(
+    read: &[BorrowedFd<'a>],
+    others: impl IntoIterator<Item = PollFd<'a>>,
+    at_most: Duration,
+) -> Result<()> {
+    let read = read.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    let mut set: Vec<PollFd<'_>> = read.chain(others).collect();
     let timeout = Timespec::try_from(at_most).ok();
     match poll(&mut set, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

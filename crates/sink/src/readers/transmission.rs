@@ -17,7 +17,7 @@ use super::socket::Socket;
 
 /// Time in which a connection must become a reader.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest sleep, and the longest while only a check of the socket's state shows the end of the connection.
+/// Longest sleep, and the longest while the streams end.
 const IDLE: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Time after the capture in which a reader that makes progress receives the rest.
@@ -184,9 +184,12 @@ impl<'h> Transmission<'h> {
         }
         let is_blocked = self.taken.is_some() || self.socket.wants_write();
         let outlet = is_blocked.then(|| self.socket.as_fd());
-        let at_most = if self.is_mute || self.hub.is_ending() { CHECK_EVERY } else { IDLE };
+        let at_most = if self.hub.is_ending() { CHECK_EVERY } else { IDLE };
         // If the wait fails, the next attempt only comes sooner.
-        let _ = events::wait_also(&awaited, outlet, at_most);
+        let _ = match outlet {
+            None if self.is_mute => events::wait_or_failure(&awaited, self.socket.as_fd(), at_most),
+            outlet => events::wait_also(&awaited, outlet, at_most),
+        };
         self.reader.wake.clear();
     }
 }
