@@ -17,6 +17,7 @@
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
 mod application;
+mod digits;
 mod dump;
 mod flows;
 mod line;

@@ -1,7 +1,5 @@
 //! Packets that were read, as text on standard output.
 
-use std::collections::HashMap;
-
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::TSRESOL_DEFAULT;
 use trawl_source::{Input, Notice};
@@ -24,7 +22,7 @@ pub(super) struct Shown {
     text: String,
     precision_of_file: bool,
     /// Names of each file's interfaces.
-    names: HashMap<usize, Names>,
+    names: Vec<Names>,
     private: Option<PrivatePackets>,
 }
 
@@ -109,7 +107,7 @@ impl Shown {
             },
             text: String::new(),
             precision_of_file: request.precision_of_file,
-            names: HashMap::new(),
+            names: Vec::new(),
             private: privacy.map(PrivatePackets::new),
         }
     }
@@ -139,7 +137,10 @@ impl Shown {
         }
         if let Shape::Lines(printer) = form {
             let interfaces = input.reader.interfaces();
-            let names = names.entry(index).or_default();
+            if names.len() <= index {
+                names.resize_with(index + 1, Names::default);
+            }
+            let names = &mut names[index];
             names.add(interfaces);
             is_named = names.differ;
             if *precision_of_file {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::flows::Flows;
-use super::{DumpForm, PrintOptions, dump, names, time};
+use super::{DumpForm, PrintOptions, digits, dump, names};
 
 /// Reasons why the rest of a packet is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl<'a> Line<'a> {
         let shift = decimal(shift.trim_start_matches('>'));
         let value = data.number(at, bits / 8)? >> shift & mask;
         match form.as_bytes()[0] {
-            b'u' => time::decimal(self.out, value, 1),
+            b'u' => digits::decimal(self.out, value, 1),
             b'x' => dump::digits(self.out, value, bits / 4),
             b'h' => dump::digits(self.out, value, 1),
             b'n' => self.out.push_str(&names::text(table, value)),
@@ -123,6 +123,12 @@ impl<'a> Line<'a> {
     /// Appends text that ends at a zero byte or with its field.
     pub fn put_string(&mut self, bytes: &[u8]) {
         self.put_chars(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+    }
+
+    /// Appends text and a number after it.
+    pub fn put_number(&mut self, before: &str, number: impl Into<u64>) {
+        self.out.push_str(before);
+        digits::decimal(self.out, number.into(), 1);
     }
 
     /// Appends bytes in hexadecimal without separators.

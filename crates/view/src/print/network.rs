@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use trawl_packet::net::protocol;
 
 use super::line::{Data, Line, Printed, Stop, put};
-use super::{ethernet, names, ospf, pim, sctp, tcp, udp, vrrp};
+use super::{digits, ethernet, names, ospf, pim, sctp, tcp, udp, vrrp};
 use trawl_packet::checksum::Addresses;
 
 /// The parts of an IP header that transport headers need.
@@ -48,7 +48,14 @@ impl Ip {
         let ports = data.u16(0).and_then(|src| Ok((src, data.u16(2)?)));
         let (from, to) = (self.src, self.dst);
         match (ports, self.protocol == protocol) {
-            (Ok((src, dst)), true) => put!(line, "{from}.{src} > {to}.{dst}: "),
+            (Ok((src, dst)), true) => {
+                digits::address(line.out, from);
+                line.put_number(".", src);
+                line.out.push_str(" > ");
+                digits::address(line.out, to);
+                line.put_number(".", dst);
+                line.out.push_str(": ");
+            }
             (Ok((src, dst)), false) => put!(line, "{src} > {dst}: "),
             // The mark of the cut begins with a space of its own.
             (Err(_), true) if protocol == protocol::TCP => put!(line, "{from} > {to}:"),

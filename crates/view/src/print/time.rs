@@ -1,6 +1,7 @@
 //! The forms of time in front of a line, digit by digit: each packet has one.
 
 use super::Precision;
+use super::digits::decimal;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400;
@@ -82,19 +83,6 @@ fn fraction_of(out: &mut String, ns: u64, precision: Precision) {
         Precision::Micro => decimal(out, ns / 1000, 6),
     }
     out.push(' ');
-}
-
-/// Appends a number, padded with zeros to `least` digits.
-pub fn decimal(out: &mut String, mut number: u64, least: usize) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len();
-    while number > 0 {
-        at -= 1;
-        digits[at] += (number % 10) as u8;
-        number /= 10;
-    }
-    let at = at.min(digits.len() - least.min(digits.len()));
-    out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
 /// Returns year, month and day of the days since 1970 (Howard Hinnant's `civil_from_days`).

@@ -14,8 +14,45 @@ use super::{
 
 type Application = fn(&mut Line<'_>, Data<'_>) -> Printed;
 
-/// Payloads of datagrams by the port at either end; the first row with one of the ports counts.
-const UDP: &[(&[u16], Application)] = &[
+/// Payloads by the port at either end; the first row with one of the ports counts.
+struct Applications {
+    rows: &'static [(&'static [u16], Application)],
+    /// A bit for each port of the rows: most packets have none of them.
+    ports: [u64; 1024],
+}
+
+impl Applications {
+    const fn new(rows: &'static [(&'static [u16], Application)]) -> Self {
+        let mut ports = [0; 1024];
+        let mut row = 0;
+        while row < rows.len() {
+            let mut at = 0;
+            while at < rows[row].0.len() {
+                let port = rows[row].0[at] as usize;
+                ports[port / 64] |= 1 << (port % 64);
+                at += 1;
+            }
+            row += 1;
+        }
+        Self { rows, ports }
+    }
+
+    fn has(&self, port: u16) -> bool {
+        self.ports[usize::from(port / 64)] >> (port % 64) & 1 == 1
+    }
+
+    fn by_port(&self, (src, dst): (u16, u16)) -> Option<Application> {
+        if !self.has(src) && !self.has(dst) {
+            return None;
+        }
+        let mut rows = self.rows.iter();
+        let row = rows.find(|(ports, _)| ports.contains(&src) || ports.contains(&dst));
+        row.map(|(_, application)| *application)
+    }
+}
+
+/// Payloads of datagrams.
+static UDP: Applications = Applications::new(&[
     (&[4789], tunnel::vxlan),
     (&[6081], tunnel::geneve),
     (&[53], dns::unicast),
@@ -35,10 +72,10 @@ const UDP: &[(&[u16], Application)] = &[
     (&[2152], tunnel::gtp_u),
     (&[51820], vpn::wireguard),
     (&[6635], tunnel::mpls),
-];
+]);
 
-/// Payloads of segments, likewise.
-const TCP: &[(&[u16], Application)] = &[
+/// Payloads of segments.
+static TCP: Applications = Applications::new(&[
     (&[25], http::smtp),
     (&[43], http::whois),
     (&[179], bgp::print),
@@ -47,13 +84,7 @@ const TCP: &[(&[u16], Application)] = &[
     (&[80, 8080], http::print),
     (&[554, 8554], http::rtsp),
     (&[53], dns::over_tcp),
-];
-
-fn by_port(table: &[(&[u16], Application)], (src, dst): (u16, u16)) -> Option<Application> {
-    let mut rows = table.iter();
-    let row = rows.find(|(ports, _)| ports.contains(&src) || ports.contains(&dst));
-    row.map(|(_, application)| *application)
-}
+]);
 
 /// Ports of applications that tcpdump does not decode: their lines name the datagram's length, as its own line does.
 const OWN: [u16; 2] = [2152, 51820];
@@ -69,7 +100,7 @@ fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> 
         return Ok(true);
     }
     let (src, dst) = ports;
-    match by_port(UDP, ports) {
+    match UDP.by_port(ports) {
         Some(application) => application(line, data)?,
         None if bfd::PORTS.contains(&dst) => bfd::print(line, dst, data)?,
         None if (src == 443 || dst == 443) && !ip.fragmented => tls::quic(line, data)?,
@@ -94,7 +125,7 @@ fn as_chosen(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Print
 /// Shows a segment's payload, after the segment's length.
 fn segment(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Printed {
     const NFS: u16 = 2049;
-    if let Some(application) = by_port(TCP, ports) {
+    if let Some(application) = TCP.by_port(ports) {
         return application(line, data);
     }
     let is_nfs = ports.0 == NFS || ports.1 == NFS;

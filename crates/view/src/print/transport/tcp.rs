@@ -28,7 +28,9 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let (seq, ack) = (data.u32(4)?, data.u32(8)?);
     let set = data.u8(13)?;
     let has = |flag| set & flag != 0;
-    put!(line, "Flags [{}]", flags::text(set));
+    line.out.push_str("Flags [");
+    line.out.push_str(&flags::text(set));
+    line.out.push(']');
     let base = if has(flags::ACK) && !line.options.absolute_sequence {
         line.flows.base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))
     } else {
@@ -45,13 +47,13 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let moves_seq = has(flags::SYN | flags::FIN | flags::RST);
     if line.options.verbosity > 1 || len > 0 || moves_seq {
         let seq = seq.wrapping_sub(base.seq);
-        put!(line, ", seq {seq}");
+        line.put_number(", seq ", seq);
         if len > 0 {
-            put!(line, ":{}", seq.wrapping_add(len as u32));
+            line.put_number(":", seq.wrapping_add(len as u32));
         }
     }
     if has(flags::ACK) {
-        put!(line, ", ack {}", ack.wrapping_sub(base.ack));
+        line.put_number(", ack ", ack.wrapping_sub(base.ack));
     }
     line.show(data, ", win {u16 14}")?;
     if has(flags::URG) {
@@ -62,7 +64,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         let kind = (has(flags::SYN), has(flags::ACK));
         options(line, list, kind, base.sack)?;
     }
-    put!(line, ", length {len}");
+    line.put_number(", length ", len as u64);
     if len == 0 {
         return Ok(());
     }

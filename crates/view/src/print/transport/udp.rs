@@ -43,7 +43,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     if len > room && !ip.fragmented {
         put!(line, "UDP, bad length {len} > {room}");
     } else {
-        put!(line, "UDP, length {len}");
+        line.put_number("UDP, length ", len as u64);
     }
     Ok(())
 }
