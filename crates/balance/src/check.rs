@@ -487,6 +487,7 @@ fn listen(site: &Site) -> Result<PacketSocket> {
         sent: false,
         hardware_time: false,
         filter: Some(Filter { classic: Some(&program), ..Filter::default() }),
+        prompt: true,
         interfaces: None,
     };
     let opened = packet_socket::open(site.namespace(), &request)?;

@@ -20,6 +20,7 @@ use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::{Rings, account_offset, rejected_offset};
 use trawl_sys::clock::ProgramClock;
+use trawl_sys::process::MayRunFirst;
 use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, host};
 
@@ -58,6 +59,8 @@ pub struct Assembly {
     pub(crate) notes_rules: bool,
     /// The sites with a tap that sees verdicts of XDP programs.
     pub(crate) at_xdp: Vec<usize>,
+    /// Set for threads that empty small rings.
+    pub(crate) may_run_first: Option<MayRunFirst>,
 }
 
 /// Events of the assembly, reported once it is complete.
@@ -137,6 +140,7 @@ impl Assembly {
             processes: None,
             notes_rules: false,
             at_xdp: Vec::new(),
+            may_run_first: None,
         })
     }
 

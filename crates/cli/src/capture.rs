@@ -97,6 +97,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     let mut outputs =
         Outputs::open(&plan, display.shown(&plan), user.clone(), &mut observer, |event| json::event(event))?;
     observer.watch_readers(outputs.readers());
+    plan.options.prompt |= outputs.are_awaited();
     if outputs.addresses().next().is_some() {
         (plan.options.memory, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
     }

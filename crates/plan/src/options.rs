@@ -340,7 +340,7 @@ pub struct CaptureOptions {
     #[serde(default)]
     pub headers: bool,
     pub count: Option<u64>,
-    /// Records do not wait for others on their way to a file.
+    /// Records do not wait for others on their way to an output.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prompt: bool,
     #[serde(default, rename = "duration_ns", with = "nanoseconds::option")]
@@ -467,6 +467,11 @@ pub struct Peers {
 }
 
 impl CaptureOptions {
+    /// Returns true if no record may wait for others: the capture may end with any packet, or begin to write.
+    pub fn is_prompt(&self) -> bool {
+        self.prompt || self.count.is_some() || self.trigger.is_some()
+    }
+
     /// Returns true if packets are followed through the kernel, instead of recorded at a hook.
     pub fn follows(&self) -> bool {
         self.drops.as_ref().is_some_and(|asked| asked.follow)

@@ -333,6 +333,11 @@ impl Outputs {
         })
     }
 
+    /// Returns true if packets are shown, or written to a pipe or a socket: somebody may wait for each of them.
+    pub fn are_awaited(&self) -> bool {
+        self.shown.is_some() || self.all().any(|(_, output)| output.file().is_none_or(|file| !file.regular))
+    }
+
     /// Returns the addresses at which readers connect.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.all().filter_map(|(_, output)| match output {

@@ -118,12 +118,18 @@ impl RingSet {
 
     /// Gives back memory that is not needed any more.
     pub fn tend_pool(&self) {
-        self.shared.iter().for_each(|rings| rings.tend_pool());
+        self.pools().for_each(|rings| rings.tend_pool());
     }
 
-    /// Returns the number of bytes that programs have for records.
+    /// Returns the number of bytes that programs and threads have for records.
     pub fn memory(&self) -> usize {
-        self.shared.as_ref().map_or(0, |rings| rings.pool_size())
+        self.pools().map(|rings| rings.pool_size()).sum()
+    }
+
+    /// Returns rings for each pool: all programs share one.
+    fn pools(&self) -> impl Iterator<Item = &Arc<Rings>> {
+        let of_threads = self.all.iter().filter(|rings| rings.maps().is_none());
+        self.shared.iter().chain(of_threads)
     }
 
     /// Sets what wakes the reader, who sleeps unless it is [`Bell::Silent`].

@@ -87,6 +87,9 @@ impl Running<'_> {
         for at in &mut self.capture.taps {
             at.tap.start()?;
         }
+        if !self.capture.options.joins {
+            self.capture.assembly.may_run_first = None;
+        }
         let header = self.capture.file_header();
         let begun = self.feed.write(Blocks::Bytes(&header)).and_then(|()| self.feed.flush());
         self.observer.started(&self.capture.assembly.points);
@@ -175,10 +178,7 @@ impl Running<'_> {
 
     /// Returns how long records may wait in their rings.
     fn delay(&self) -> Duration {
-        let options = &self.capture.options;
-        // The capture may end with any packet, or begin to write.
-        let is_awaited = options.count.is_some() || options.trigger.is_some();
-        if options.prompt || is_awaited { LIVE } else { self.feed.delay() }
+        if self.capture.options.is_prompt() { LIVE } else { self.feed.delay() }
     }
 
     /// Returns the interval at which interfaces, attachments and the observer's matters are checked.

@@ -75,7 +75,7 @@ impl Tap for Dpdk {
         refuse_cpu(&options, NAME, "DPDK does not report it", "leave out --cpu; --queue chooses by queue")?;
         let program = dpdk::find()?.ok_or_else(no_helper)?;
         let prefix = options.peers.file_prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
-        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites, usize::MAX);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let filter = (options.filter.as_ref()).map(|filter| classic(filter, site, snaplen)).transpose()?;
         let directions = directions(options.direction);

@@ -27,7 +27,7 @@ use crate::many::{TableEntry, broadcast_netmask, new_table};
 use crate::point::PointIds;
 use crate::sampling::Sampling;
 use crate::taps::facts::{Facts, Gives, MOST, ReadsBy};
-use crate::taps::threads::{Sharing, Threads};
+use crate::taps::threads::{KERNEL_MAX, Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use group::{Group, GroupKey};
 use trawl_bpf::probe::KernelFeature;
@@ -57,10 +57,11 @@ impl Tap for Packet {
         let site = &sites[index];
         let options = Rc::clone(&assembly.options);
         report_surprises(site, assembly);
+        assembly.may_run_first.get_or_insert_default();
         if let Some(member) = attach_member(index, site, assembly)? {
             return Ok(member);
         }
-        let sharing = Sharing::new(assembly.rings.geometry, events::cpu_count(), assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, events::cpu_count(), assembly.sites, KERNEL_MAX);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
         // A packet socket does not report the queue. The queue is known if only one exists or is chosen.
@@ -79,6 +80,7 @@ impl Tap for Packet {
                 sent,
                 hardware_time: options.time == TimeSource::Hardware,
                 filter: filter.as_ref().map(Prepared::for_socket),
+                prompt: options.is_prompt(),
                 interfaces: None,
             },
         )?;
@@ -218,7 +220,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
     }
     let namespaces = assembly.many.namespaces;
     let cpus = if namespaces > NAMESPACES_WITH_ALL_CPUS { 1 } else { events::cpu_count() };
-    let sharing = Sharing::new(assembly.rings.geometry, cpus, namespaces);
+    let sharing = Sharing::new(assembly.rings.geometry, cpus, namespaces, KERNEL_MAX);
     let snaplen = assembly.snaplen().min(sharing.own.max_captured());
     let table = new_table()?;
     let filter = Prepared::new(&options, site, snaplen)?;
@@ -235,6 +237,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
             sent: kind.directions.1,
             hardware_time: false,
             filter: filter.as_ref().map(Prepared::for_socket),
+            prompt: options.is_prompt(),
             interfaces: Some(table.as_fd()),
         },
     );

@@ -22,7 +22,7 @@ use crate::event::{Event, GoneReason, LibraryFigures};
 use crate::sampling::Sampling;
 use crate::taps::facts::{Facts, Gives, MOST, Missing, ReadsBy};
 use crate::taps::tap::refuse_cpu;
-use crate::taps::threads::{Sharing, Threads};
+use crate::taps::threads::{KERNEL_MAX, Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use trawl_plan::TapChoice;
 use trawl_plan::filter::Filter;
@@ -63,7 +63,7 @@ impl Tap for Pcap {
         refuse_cpu(&options, NAME, "libpcap does not report it", "leave out --cpu, or use --tap packet")?;
         refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
-        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites, KERNEL_MAX);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let wanted = options.filter.as_ref().map(program).transpose()?;
         let filters_itself = wanted.is_some() && is_filtered_in_user_space(&site.interface);

@@ -11,6 +11,9 @@ use crate::event::{Event, GoneReason, ReadFailure};
 
 /// Size below which a thread's share is not split.
 const UNSPLIT: usize = 512 << 10;
+/// Most memory for the kernel's rings of a site. The kernel allocates them whole at the start, and threads that run first
+/// empty them soon; memory of trawl's own is allocated as it is needed.
+pub(crate) const KERNEL_MAX: usize = 16 << 20;
 
 /// Division of a capture's memory between the kernel's rings and trawl's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +26,13 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    pub fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
+    /// Divides the memory of `sites` sites. The rings that others write to have half of a site's memory or `others_max`.
+    pub fn new(asked_for: Geometry, cpus: usize, sites: usize, others_max: usize) -> Self {
         let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
         let site = asked_for.pool_size / sites.max(1);
-        let kernel = site / sockets / 2;
+        let kernel = (site / 2).min(others_max) / sockets;
         // A smaller share is not split between the kernel and trawl: it could not hold a packet of 64 KiB.
-        let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
+        let own = (site - kernel * sockets).max(site.min(UNSPLIT * sockets)) as u64;
         Self { sockets, kernel, own: Geometry::for_total(own, sockets).unwrap_or(asked_for) }
     }
 }
@@ -124,7 +128,7 @@ mod tests {
                     let Ok(asked_for) = Geometry::for_share(share, cpus) else {
                         continue;
                     };
-                    let sharing = Sharing::new(asked_for, cpus, sites);
+                    let sharing = Sharing::new(asked_for, cpus, sites, KERNEL_MAX);
                     let sockets = sharing.kernel.max(1 << 20) * sharing.sockets;
                     let promised = asked_for.pool_size + SLACK * sites;
                     assert!(
@@ -138,8 +142,10 @@ mod tests {
 
     #[test]
     fn a_default_ring_holds_the_largest_segments() {
-        let sharing = Sharing::new(Geometry::for_total(8 << 20, 2).unwrap(), 2, 1);
+        let sharing = Sharing::new(Geometry::for_total(8 << 20, 2).unwrap(), 2, 1, KERNEL_MAX);
         assert_eq!((sharing.sockets, sharing.kernel), (2, 2 << 20));
         assert!(sharing.own.max_captured() > 200_000);
+        let usual = Sharing::new(Geometry::for_total(256 << 20, 2).unwrap(), 2, 1, KERNEL_MAX);
+        assert_eq!((usual.kernel, usual.own.pool_size), (8 << 20, 224 << 20));
     }
 }

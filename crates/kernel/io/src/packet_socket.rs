@@ -31,9 +31,11 @@ pub use program::Rejected;
 const BLOCK_SIZE: usize = 256 << 10;
 /// Minimum number of blocks: one is read, one is written, and the others absorb delays.
 const BLOCKS_MIN: usize = 4;
-/// Time after which a partly filled block is handed over. Live output may be 10 ms late: this leaves time for the merge
-/// to wake up.
+/// Time after which a partly filled block is handed over: if packets are awaited, live output may be 10 ms late, and this
+/// leaves time for the merge to wake up. Each block costs a wake-up.
 const RETIRE_AFTER_MS: u32 = 2;
+/// The same if nobody waits for packets.
+const RETIRE_RARELY_MS: u32 = 100;
 /// Maximum number of sockets: more would only multiply the threads that read them. Several CPUs may share a socket.
 pub const SOCKETS_MAX: usize = 16;
 
@@ -153,7 +155,8 @@ impl PacketSocket {
             // This spares copies of packets that the filter would reject; kernels before 4.20 refuse it.
             let _ = ignore_sent(&descriptor);
         }
-        make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
+        let retire_after = if request.prompt { RETIRE_AFTER_MS } else { RETIRE_RARELY_MS };
+        make_ring(&descriptor, BLOCK_SIZE, blocks, retire_after)?;
         let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
             .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
         bind(&descriptor, request.interface)?;

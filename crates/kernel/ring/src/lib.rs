@@ -242,7 +242,8 @@ impl Rings {
     pub(crate) fn take_segment(&self) -> Option<u32> {
         let state = self.state();
         let segment = state.pop_free()?;
-        state.in_use().fetch_add(1, Ordering::Relaxed);
+        let before = state.in_use().fetch_add(1, Ordering::Relaxed);
+        self.pool.note_use(before as usize + 1);
         Some(segment)
     }
 
@@ -272,6 +273,7 @@ impl Rings {
     /// Gives back memory that the pool does not need any more.
     pub fn tend_pool(&self) {
         self.pool.catch_up();
+        self.pool.tend(self.state());
     }
 
     /// Returns the number of bytes that the pool has.

@@ -1,5 +1,5 @@
 //! The memory of the segments. A pool that grows has a map for each bank: a separate process keeps the right to make
-//! maps, which a capture gives up, and adds some whenever half of the segments are in use.
+//! maps, which a capture gives up, and adds some whenever a quarter of the segments are in use.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_bpf::doorbell::Doorbell;
@@ -43,8 +43,19 @@ pub(super) struct Pool {
     /// Number of banks that this process has mapped.
     banks: AtomicUsize,
     grower: Option<Mutex<Helper>>,
+    /// Use of a pool in this process's memory, which the kernel allocates as it is used.
+    own: Option<OwnMemory>,
     /// Reason for which no memory can be added, until it is reported.
     refusal: Mutex<Option<String>>,
+}
+
+/// Use of a pool in this process's memory.
+#[derive(Debug)]
+struct OwnMemory {
+    /// Most segments in use at a time since memory was given back.
+    most: AtomicUsize,
+    /// Time when many were last in use.
+    busy: Mutex<Instant>,
 }
 
 impl Pool {
@@ -54,6 +65,7 @@ impl Pool {
             memory: Mapping::anonymous(geometry.stride() * geometry.banks())?,
             banks: AtomicUsize::new(geometry.banks()),
             grower: None,
+            own: Some(OwnMemory { most: AtomicUsize::new(0), busy: Mutex::new(Instant::now()) }),
             refusal: Mutex::default(),
         }))
     }
@@ -101,7 +113,8 @@ impl Pool {
             (map, memory, None)
         };
         free(state, 0..banks * per_bank(geometry));
-        let pool = Self { geometry, memory, banks: AtomicUsize::new(banks), grower, refusal: Mutex::default() };
+        let pool =
+            Self { geometry, memory, banks: AtomicUsize::new(banks), grower, own: None, refusal: Mutex::default() };
         Ok((map, Arc::new(pool)))
     }
 
@@ -166,8 +179,41 @@ impl Pool {
         self.refusal.lock().take()
     }
 
+    /// Notes that this many segments are in use.
+    pub(super) fn note_use(&self, segments: usize) {
+        self.own.iter().for_each(|own| _ = own.most.fetch_max(segments, Ordering::Relaxed));
+    }
+
+    /// Gives back memory of this process after quiet minutes.
+    pub(super) fn tend(&self, state: State) {
+        self.tend_after(state, LOOK_EVERY * QUIET_LOOKS);
+    }
+
+    fn tend_after(&self, state: State, quiet: Duration) {
+        let Some(own) = &self.own else { return };
+        let (in_use, most) = (state.in_use().load(Ordering::Relaxed) as usize, own.most.load(Ordering::Relaxed));
+        let mut busy = own.busy.lock();
+        if in_use > most / GROWS_AT {
+            *busy = Instant::now();
+        }
+        let least = self.geometry.at_first.div_ceil(self.geometry.bank_size());
+        let is_large = most > least * per_bank(self.geometry);
+        if is_large && busy.elapsed() >= quiet {
+            let unused = withdraw(state, self.geometry, least..self.geometry.banks());
+            let bank_size = self.geometry.bank_size();
+            for bank in unused {
+                self.memory.discard(bank * self.geometry.stride(), bank_size);
+                free(state, segments_of(self.geometry, bank));
+            }
+            own.most.store(least * per_bank(self.geometry), Ordering::Relaxed);
+        }
+    }
+
     /// Returns the number of bytes that the segments have now.
     pub(super) fn size(&self) -> usize {
+        if let Some(own) = &self.own {
+            return own.most.load(Ordering::Relaxed) * self.geometry.segment_size;
+        }
         self.banks.load(Ordering::Acquire) * self.geometry.bank_size()
     }
 }
@@ -484,6 +530,31 @@ mod tests {
         let expected: Vec<u32> = (0..(removed.start * per_bank) as u32).collect();
         assert_eq!(left, expected);
         assert_eq!(state.segments().load(Ordering::Relaxed), expected.len() as u64);
+    }
+
+    #[test]
+    fn memory_of_this_process_is_given_back_after_a_burst() {
+        let geometry = Geometry::for_total(64 << 20, 1).expect("in bounds");
+        let rings = Rings::in_memory(geometry, 1).expect("memory");
+        let all: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
+        for segment in &all {
+            // SAFETY: the segment was just taken, so that no other party uses it.
+            unsafe { rings.bytes(*segment, 0).write(7) };
+        }
+        assert_eq!((all.len(), rings.pool_size()), (geometry.segments(), 64 << 20));
+        let (first, rest) = all.split_at(3);
+        rest.iter().for_each(|segment| rings.free_segment(*segment));
+        rings.pool.tend_after(rings.state(), Duration::from_secs(3600));
+        assert_eq!(rings.pool_size(), 64 << 20, "not before the time is over");
+        rings.pool.tend_after(rings.state(), Duration::ZERO);
+        assert_eq!(rings.pool_size(), geometry.at_first);
+        let mut again: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
+        // SAFETY: the segments were just taken, so that no other party uses them.
+        let kept = again.iter().filter(|segment| unsafe { rings.bytes(**segment, 0).read() } == 7).count();
+        assert_eq!(kept + first.len(), geometry.at_first / geometry.segment_size);
+        again.extend(first);
+        again.sort_unstable();
+        assert_eq!(again, (0..geometry.segments() as u32).collect::<Vec<_>>());
     }
 
     #[test]

@@ -113,6 +113,16 @@ impl Mapping {
         start.map(drop).map_err(|e| Error::os(format!("cannot map {length} bytes of shared memory"), e.into()))
     }
 
+    /// Gives the memory of a range of an anonymous mapping back: it is zero when it is used again. The range must have whole
+    /// pages, and nobody may need its contents.
+    pub fn discard(&self, offset: usize, length: usize) {
+        let _ = self.at(offset + length);
+        // SAFETY: the range was just checked to lie within this mapping, and no reference of Rust's points into it.
+        let advised = unsafe { madvise(self.at(offset).cast(), length, Advice::LinuxRemove) };
+        // A kernel that refuses keeps the memory.
+        let _ = advised;
+    }
+
     /// Gives the memory of a range back, whose addresses stay reserved. Nothing may point into it.
     pub fn unmap_at(&self, offset: usize, length: usize) -> Result<()> {
         let _ = self.at(offset + length);

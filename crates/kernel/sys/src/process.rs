@@ -12,7 +12,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setpriority_process};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, setpriority_process, setrlimit,
+};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
 use crate::files::owner::{OTHERS_WRITE, STICKY};
@@ -279,10 +281,39 @@ pub fn prefer_thread() -> Result<()> {
         .map_err(|e| Error::os("cannot raise the priority of a thread", e.into()))
 }
 
-/// Lets this process run before all others on its CPU (SCHED_FIFO), if it has the right to. It must sleep most of the time.
+/// The right of this process's threads to call [`run_first`], whatever other rights the process gives up. It ends when
+/// this is dropped.
+#[derive(Debug)]
+pub struct MayRunFirst(Rlimit);
+
+impl MayRunFirst {
+    /// Without the right to give it, threads run like others.
+    pub fn new() -> Self {
+        let before = getrlimit(Resource::Rtprio);
+        let raised = |limit: Option<u64>| limit.map(|limit| limit.max(1));
+        let wanted = Rlimit { current: raised(before.current), maximum: raised(before.maximum) };
+        let _ = setrlimit(Resource::Rtprio, wanted);
+        Self(before)
+    }
+}
+
+impl Default for MayRunFirst {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for MayRunFirst {
+    fn drop(&mut self) {
+        // A limit can always be lowered.
+        let _ = setrlimit(Resource::Rtprio, self.0);
+    }
+}
+
+/// Lets this thread run before all others on its CPU (SCHED_FIFO), if it has the right to. It must sleep most of the time.
 pub fn run_first() {
     let least = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameters are on this stack. Without the right, the process runs like others.
+    // SAFETY: the parameters are on this stack. Without the right, the thread runs like others.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const least) };
 }
 

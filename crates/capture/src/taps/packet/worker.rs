@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use trawl_io::packet_socket::{Block, PacketSocket, PacketSource, PacketType, RingFrame};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::producer::{Noted, Producer, Sighting};
-use trawl_sys::{Result, clock, events};
+use trawl_sys::{Result, clock, events, process};
 
 use crate::event::ReadFailure;
 use crate::extent::Extent;
@@ -141,6 +141,9 @@ impl Worker {
 
     /// Records until the capture is stopped or the interface is gone, then drains the rest.
     pub fn run(mut self) {
+        // The kernel's ring is small, and other work on a busy machine would keep this thread from emptying it. Each packet
+        // costs the kernel more time than this thread, which therefore cannot occupy a CPU.
+        process::run_first();
         let done = self.record_until_stopped().and_then(|()| self.drain()).and_then(|()| self.socket.take_drops());
         match done {
             Ok(drops) => self.recorder.count_drops(drops),

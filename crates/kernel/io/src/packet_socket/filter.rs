@@ -22,6 +22,8 @@ pub struct PacketRequest<'a> {
     pub sent: bool,
     /// Requests the network card's time stamps, if it has any.
     pub hardware_time: bool,
+    /// True if somebody waits for the packets: the kernel hands them over within milliseconds.
+    pub prompt: bool,
     pub filter: Option<Filter<'a>>,
     /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at
     /// their points. The sockets are then bound to no interface.

@@ -78,6 +78,7 @@ fn request(interface: u32) -> PacketRequest<'static> {
         sent: true,
         hardware_time: false,
         filter: None,
+        prompt: true,
         interfaces: None,
     }
 }
