@@ -244,6 +244,8 @@ impl Confined {
         let stages = std::mem::take(&mut self.attached.stages);
         Running {
             watched: 0,
+            // They were attached before their filters were watched.
+            suspect: self.attached.taps.len(),
             clock_offset: self.attached.assembly.rings.clock.offset_to_wall(),
             joins: Joins::default(),
             memory: 0,
@@ -266,6 +268,8 @@ struct Running<'r> {
     gave_up_rights: bool,
     /// Number of taps checked in this turn.
     watched: usize,
+    /// Number of taps to check since filters at tc have changed.
+    suspect: usize,
     clock_offset: u64,
     joins: Joins,
     /// Memory that programs have for records, in bytes.

@@ -108,6 +108,7 @@ impl Running<'_> {
         match attached {
             Ok(()) => {
                 self.capture.taps.extend(taps);
+                self.suspect = self.capture.taps.len();
                 self.observer.started(&self.capture.assembly.points[points..]);
             }
             Err(error) => {

@@ -77,6 +77,11 @@ impl Presence {
         quiet.collect()
     }
 
+    /// Returns true if filters at tc have changed since the last call.
+    pub fn filters_changed(&mut self) -> bool {
+        self.namespaces.iter_mut().any(|one| one.monitor.filters_changed())
+    }
+
     /// Returns the sites of namespaces that were deleted.
     pub fn without_namespace(&self) -> Vec<usize> {
         let is_lost = |one: &&Watched| {

@@ -115,8 +115,17 @@ impl Running<'_> {
         // Many taps are checked in turn.
         let first = if self.watched < self.capture.taps.len() { self.watched } else { 0 };
         self.watched = first.saturating_add(most);
+        if self.capture.presence.filters_changed() {
+            self.suspect = self.capture.taps.len();
+        }
+        let is_suspect = self.suspect > 0;
+        self.suspect = self.suspect.saturating_sub(most);
         for at in self.capture.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();
+            if at.tap.is_announced() && !is_suspect && at.health.blind.is_none() {
+                at.health.saw = now;
+                continue;
+            }
             let sight = at.tap.watch(&mut self.capture.assembly.undo.warden);
             let gap = |cause, why, to_ns| Gap {
                 interface: self.capture.sites[at.site].label.clone(),

@@ -84,6 +84,11 @@ pub trait AttachedTap: fmt::Debug {
         Sight::Clear
     }
 
+    /// Returns true if the kernel announces each change of the attachment as a change of filters at tc.
+    fn is_announced(&self) -> bool {
+        false
+    }
+
     /// Returns the changes since the last call.
     fn new_events(&mut self) -> Vec<Event> {
         Vec::new()

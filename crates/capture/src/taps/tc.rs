@@ -326,6 +326,10 @@ impl AttachedTap for AttachedTc {
         crate::to_attach_again(&self.site)
     }
 
+    fn is_announced(&self) -> bool {
+        self.sides.is_empty() && !self.clsact.is_empty()
+    }
+
     fn watch(&mut self, warden: &mut Warden) -> Sight {
         let is_healthy = self.clsact.is_empty() && self.sides.iter().all(TcxSide::is_attached);
         if is_healthy || !self.site.interface.is_there(self.site.namespace.as_ref()) {

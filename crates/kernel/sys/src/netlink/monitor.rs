@@ -25,7 +25,8 @@ pub enum LinkEvent {
     Renamed(String),
 }
 
-/// A socket that receives the changes of all interfaces of a namespace, and the watched ones among them.
+/// A socket that receives the changes of all interfaces of a namespace, of the watched ones among them, and of filters at
+/// tc.
 #[derive(Debug)]
 pub struct LinkMonitor {
     events: Socket,
@@ -34,6 +35,8 @@ pub struct LinkMonitor {
     links: HashMap<u32, LinkRecord>,
     /// Set by a change of another interface, or by a lost message.
     others_changed: bool,
+    /// Set by a change of a queueing discipline or a filter of any interface, or by a lost message.
+    filters_changed: bool,
     /// Set after lost messages, until the current state has been read again.
     is_behind: bool,
 }
@@ -43,10 +46,11 @@ impl LinkMonitor {
     /// and watching it.
     pub fn new(namespace: Option<&Namespace>, index: u32) -> Result<Self> {
         let mut monitor = Self {
-            events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
+            events: Socket::route_events(namespace, (libc::RTMGRP_LINK | libc::RTMGRP_TC) as u32)?,
             namespace: namespace.cloned(),
             links: HashMap::new(),
             others_changed: false,
+            filters_changed: false,
             is_behind: false,
         };
         monitor.watch(index)?;
@@ -81,6 +85,11 @@ impl LinkMonitor {
         std::mem::take(&mut self.others_changed)
     }
 
+    /// Returns true if filters or queueing disciplines changed since the last call.
+    pub fn filters_changed(&mut self) -> bool {
+        std::mem::take(&mut self.filters_changed)
+    }
+
     /// Returns the changes since the last call, without waiting.
     pub fn events(&mut self) -> Result<Vec<(u32, LinkEvent)>> {
         let mut seen = Vec::new();
@@ -103,6 +112,15 @@ impl LinkMonitor {
     }
 
     fn note_change(&mut self, reply: &Reply, seen: &mut Vec<(u32, LinkEvent)>) {
+        match reply.kind {
+            libc::RTM_NEWLINK | libc::RTM_DELLINK => {}
+            // The kernel sends this to all even if somebody has only read a queueing discipline.
+            libc::RTM_NEWQDISC => return,
+            _ => {
+                self.filters_changed = true;
+                return;
+            }
+        }
         // Bridges report their ports' removal under another family; those ports still exist.
         if reply.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
             return;
@@ -147,6 +165,7 @@ impl LinkMonitor {
 
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
         self.others_changed = true;
+        self.filters_changed = true;
         let now = Netlink::open(self.namespace.as_ref())?.links();
         // Interfaces change too fast for a consistent list: the next call reads it again.
         self.is_behind = matches!(&now, Err(error) if error.errno() == Some(libc::EINTR));
