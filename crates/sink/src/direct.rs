@@ -57,6 +57,8 @@ pub struct DirectFile {
     max_length: u64,
     flushed: Instant,
     watch: Watch,
+    /// End of the bytes that were intact at the last check.
+    intact_to: u64,
     outcome: WriteOutcome,
     has_failed: bool,
 }
@@ -87,6 +89,7 @@ impl DirectFile {
             max_length: u64::MAX,
             flushed: Instant::now(),
             watch,
+            intact_to: 0,
             outcome: WriteOutcome::default(),
             has_failed: false,
         })
@@ -278,10 +281,13 @@ impl DirectFile {
     fn check_intact(&mut self) -> Result<()> {
         let harm = match self.watch.check_intact(&self.plain, self.done_to) {
             Some(harm) => harm,
-            // Bytes written since the cut are after a hole.
-            None => match first_hole(&self.plain) {
-                Ok(end) if end < self.done_to => Harm::Cut(end),
-                _ => return Ok(()),
+            // Bytes written since the cut are after a hole, which includes the last bytes of the last check.
+            None => match first_hole(&self.plain, self.intact_to.saturating_sub(UNIT as u64)) {
+                Ok(end) if end < self.done_to => Harm::Cut(first_hole(&self.plain, 0).unwrap_or(end)),
+                _ => {
+                    self.intact_to = self.done_to;
+                    return Ok(());
+                }
             },
         };
         let error = harm.explain(&self.name, self.done_to);
@@ -375,6 +381,7 @@ impl DirectFile {
             self.pump(true)?;
         }
         self.flush_tail()?;
+        self.intact_to = 0;
         self.check_intact()?;
         // Files of a limited size may follow each other faster than the disk confirms them.
         self.check(match self.max_length {

@@ -155,9 +155,9 @@ pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
     if about.is_ok_and(is_refused) { Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)) } else { Ok(file) }
 }
 
-/// Returns the offset of the file's first hole, or of its end.
-pub fn first_hole(file: &File) -> io::Result<u64> {
-    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0))?)
+/// Returns the offset of the file's first hole from an offset on, or of its end. The kernel may look at each page up to it.
+pub fn first_hole(file: &File, from: u64) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(from))?)
 }
 
 /// Returns the addresses of pieces that are written by one call.
