@@ -53,7 +53,7 @@ pub struct Running {
 impl Running {
     pub fn start(bench: &Bench, recorder: Recorder, setting: &Setting) -> Result<Self, Stop> {
         let configuration = configuration(bench, recorder, setting.configuration)?;
-        let (lab, program) = lab_for(recorder, configuration)?;
+        let (lab, program) = lab_for(recorder, configuration, setting.mtu)?;
         let file = Scratch::new(&bench.scratch, "capture")?;
         let pin = match (recorder, &program) {
             (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
@@ -67,8 +67,9 @@ impl Running {
 }
 
 /// Makes the lab in which a recorder captures, with the XDP program that it records at.
-pub fn lab_for(recorder: Recorder, configuration: Configuration) -> Result<(Pair, Option<Loaded>)> {
-    let lab = Pair::new(&PairOptions { gro: configuration.gro, ..PairOptions::default() })?;
+pub fn lab_for(recorder: Recorder, configuration: Configuration, mtu: Option<u32>) -> Result<(Pair, Option<Loaded>)> {
+    let usual = PairOptions::default();
+    let lab = Pair::new(&PairOptions { gro: configuration.gro, mtu: mtu.unwrap_or(usual.mtu), ..usual })?;
     let program = recorder.program(&lab.b)?;
     Ok((lab, program))
 }

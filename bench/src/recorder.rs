@@ -82,6 +82,8 @@ pub struct Setting {
     pub one_in: Option<u64>,
     /// Store that replaces trawl's file.
     pub store: Option<StoreAt>,
+    /// MTU of the lab's interfaces, if not the usual one.
+    pub mtu: Option<u32>,
 }
 
 /// A store, and the settings of a capture into it.

@@ -13,6 +13,7 @@ pub mod definition;
 mod demands;
 mod disk;
 mod drops;
+mod frames;
 mod generators;
 mod guard;
 mod idle;

@@ -5,8 +5,8 @@ use trawl_sys::{Error, Result};
 
 use super::definition::{Definition, Space};
 use super::{
-    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, idle, owners, pdump, programs,
-    read, rfc2544, store,
+    Case, balance, capture, complete, ddos, demands, disk, drops, frames, generators, guard, idle, owners, pdump,
+    programs, read, rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -63,6 +63,7 @@ pub static ALL: &[Entry] = &[
     entry!("drop-reasons", drops::cases, drops::judge),
     entry!("read", read::cases, read::judge),
     entry!("idle", idle::cases, idle::judge),
+    entry!("frame-size", frames::cases, frames::judge),
 ];
 
 impl Entry {

@@ -64,7 +64,7 @@ struct Alone {
 /// Sends this traffic without a capture, in the lab of a recorder.
 fn send_alone(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Result<Alone, Stop> {
     let configuration = configuration(bench, recorder, setting.configuration)?;
-    let (lab, _program) = lab_for(recorder, configuration)?;
+    let (lab, _program) = lab_for(recorder, configuration, setting.mtu)?;
     let begun = Busy::now();
     let sent = traffic.send(&bench.trawl, &lab.a, &lab.b)?;
     std::thread::sleep(process::IDLE);

@@ -274,7 +274,7 @@ impl DiskLoad {
 }
 
 /// Measures the disk's direct rate in bytes per second, with several large pieces in flight.
-fn disk_rate(directory: &Path) -> Result<f64> {
+pub fn disk_rate(directory: &Path) -> Result<f64> {
     use std::os::fd::AsFd;
     let scratch = Scratch::new(directory, "rate")?;
     let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
