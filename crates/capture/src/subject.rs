@@ -306,23 +306,18 @@ impl Spaces {
                     }
                 }
                 let before = std::mem::replace(&mut cpu_time, spaces.group.cpu_time());
-                let is_idle = !has_executed && before.is_some() && before == cpu_time;
+                let is_idle = before.is_some() && before == cpu_time;
                 rest = if is_idle { (rest * 2).min(READ_RARELY) } else { READ_INTERVAL };
-                has_executed = spaces.rest(rest);
+                // After an execution, the capture's own thread needs a moment to read it.
+                has_executed = match spaces.executions.get() {
+                    Some(executions) if !has_executed => !events::is_quiet(executions.as_fd(), rest),
+                    _ => {
+                        thread::sleep(READ_INTERVAL);
+                        false
+                    }
+                };
             }
         });
-    }
-
-    /// Waits for the time, or until a process executes a program. Returns true if one did.
-    fn rest(&self, time: Duration) -> bool {
-        match self.executions.get() {
-            // After one, the capture's own thread needs time to read it.
-            Some(executions) if time > READ_INTERVAL => !events::is_quiet(executions.as_fd(), time),
-            _ => {
-                thread::sleep(time);
-                false
-            }
-        }
     }
 
     fn note(&self, namespaces: impl IntoIterator<Item = Identity>) {
