@@ -15,13 +15,16 @@ use trawl_packet::read::compressed::{self, Compression};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_packet::seekable::{Parts, Seekable};
 use trawl_sys::events::{self, Signal, Signals};
+use trawl_sys::files::changes::Changes;
 use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketSource, PacketView};
 
 use crate::{Notice, OnNotice};
 
-/// Interval at which a file that does not grow is checked.
+/// Shortest and longest time until a file that does not grow is checked again. The kernel announces changes, but not those
+/// that another machine makes.
 const PAUSE: Duration = Duration::from_millis(50);
+const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 type Reader = CaptureReader<'static>;
 
@@ -47,6 +50,8 @@ struct Following {
     /// The current file, at its read offset: it may have lost its name.
     file: Option<File>,
     ring: Option<Ring>,
+    /// Changes of the file's directory.
+    changes: Option<Changes>,
     /// Set once the next file exists. The current file is then read to its end once more: its writer may have written
     /// between the last read and the beginning of the next file.
     ends: bool,
@@ -104,14 +109,16 @@ impl Input {
                 },
                 name_without_digits: (!is_dir).then(|| without_digits(path)),
             }),
+            changes: None,
             ends: false,
             reported: false,
         };
+        following.changes = following.ring.as_ref().and_then(|ring| Changes::watch(&ring.directory).ok());
         loop {
             if is_dir {
                 match following.oldest() {
                     Some(oldest) => following.path = oldest,
-                    None if pause(signals) => continue,
+                    None if following.pause(signals) => continue,
                     None => return Err(unreadable(&name, "it holds no files")),
                 }
             }
@@ -127,7 +134,7 @@ impl Input {
                     });
                 }
                 // The writer has not completed the header.
-                Err(error) if has_partial_header(&error) && pause(signals) => {}
+                Err(error) if has_partial_header(&error) && following.pause(signals) => {}
                 Err(error) => return Err(unreadable(&name, error)),
             }
         }
@@ -196,7 +203,7 @@ impl Input {
         if following.is_removed() {
             following.report(self.on_notice, |file| Notice::Removed { file });
         }
-        pause(signals)
+        following.pause(signals)
     }
 }
 
@@ -288,6 +295,20 @@ impl Following {
         about.is_some_and(|about| about.nlink() == 0)
     }
 
+    /// Pauses until the file may have changed; returns false if a signal asks to end.
+    fn pause(&self, signals: &Signals) -> bool {
+        let mut waited = events::wait(&[signals.as_fd()], PAUSE);
+        if let Some(changes) = &self.changes
+            && waited.is_ok()
+            && !events::is_readable(signals.as_fd())
+        {
+            waited = events::wait(&[signals.as_fd(), changes.as_fd()], LONG_PAUSE);
+            changes.clear();
+        }
+        let ends = |signal| signal != Signal::Report;
+        waited.is_ok() && !signals.next().is_some_and(ends)
+    }
+
     /// Reports once what happened to the current file.
     fn report(&mut self, on_notice: OnNotice, what: impl Fn(String) -> Notice) {
         if !std::mem::replace(&mut self.reported, true) {
@@ -360,13 +381,6 @@ fn parts(file: &File, span: Span<'_>) -> io::Result<Option<Parts<File>>> {
         (&*file).rewind()?;
     }
     Ok(parts)
-}
-
-/// Pauses; returns false if a signal asks to end.
-fn pause(signals: &Signals) -> bool {
-    let waited = events::wait(&[signals.as_fd()], PAUSE);
-    let ends = |signal| signal != Signal::Report;
-    waited.is_ok() && !signals.next().is_some_and(ends)
 }
 
 /// A pipe, on which each read may block. It returns `WouldBlock` once before each read, so that the packets so far are

@@ -15,12 +15,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
+use crate::files::changes::Changes;
+use crate::files::run;
 use crate::process::warden::{Undo, confine, leave_terminal};
-use crate::{Error, Result, clock, events, files::run};
+use crate::{Error, Result, clock, events};
 
 /// Time for which a reverted change is reported.
 const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
@@ -226,7 +227,8 @@ fn stand_by(
         (Ok(1), DROPPED) => return None,
         (Ok(1), _) => {
             let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
-            let removal = removal_of(path);
+            // This process has the file open, so that its removal changes only its number of names.
+            let removal = Changes::watch(path);
             while let Some(left @ 1..) = deadline.checked_sub(clock::monotonic()) {
                 if !path.exists() {
                     return None;
@@ -241,14 +243,6 @@ fn stand_by(
         _ => {}
     }
     fs::remove_file(path).is_ok().then(|| undo.undo())
-}
-
-/// Returns a descriptor that becomes readable once the file is removed.
-fn removal_of(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let watch = inotify::init(CreateFlags::CLOEXEC)?;
-    // This process has the file open, so that its removal changes the number of its names only.
-    inotify::add_watch(&watch, path, WatchFlags::ATTRIB)?;
-    Ok(watch)
 }
 
 /// Returns the unconfirmed change of a scope.

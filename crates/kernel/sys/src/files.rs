@@ -1,6 +1,7 @@
 //! Files and their descriptors: opened without following links, created, locked, written without waiting.
 
 pub mod beneath;
+pub mod changes;
 pub mod create;
 pub mod lock;
 pub mod mounts;
