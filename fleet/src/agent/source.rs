@@ -123,7 +123,7 @@ impl Source {
     pub fn rest(&self) -> Duration {
         match self {
             Self::File { read, .. } => read.map_or(Duration::ZERO, |read| READ_EVERY.saturating_sub(read.elapsed())),
-            Self::Bus(_) => READ_EVERY,
+            Self::Bus(bus) => READ_EVERY.min(PUT_EVERY.saturating_sub(bus.put.elapsed())),
         }
     }
 
