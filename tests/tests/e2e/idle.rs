@@ -1,5 +1,6 @@
 //! Commands without traffic: their wake-ups, the first packet after a silence, and memory that is given back.
 
+use std::net::{Shutdown, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use trawl_sys::process::wake_ups;
 use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, wait_until};
 
 use crate::agent::{agent, children, phases, report, state};
+use crate::readers::{address, wait_connected};
 
 /// Limit of wake-ups in a second, over all processes of a command: twice what any needs, for a busy machine.
 const LIMIT: f64 = 8.0;
@@ -52,6 +54,21 @@ fn waiting_commands_rest() {
         wait_for_rest(&command, running.id(), limit);
         running.stop();
     }
+}
+
+/// A reader that has closed its side may still read.
+#[test]
+fn capture_with_readers_rests() {
+    let Some(lab) = Lab::open() else { return };
+    let capture = Capture::start(&lab, &args!("-i {} --tap tc -w tcp-listen:0 udp", lab.receiver()));
+    let address = address(&capture.said());
+    let connect = || TcpStream::connect(address).expect("a connection");
+    let readers = [connect(), connect()];
+    readers[0].shutdown(Shutdown::Write).expect("it is open");
+    wait_connected(&capture, 2);
+    wait_for_rest("a capture with readers", capture.id(), LIMIT);
+    drop(readers);
+    capture.stop_well();
 }
 
 #[test]

@@ -16,14 +16,14 @@ use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, args, frames, trawl, wait_until};
 
 /// Returns the address that trawl reports.
-fn address(said: &str) -> SocketAddr {
+pub fn address(said: &str) -> SocketAddr {
     let rest = said.split("tcp-listen:").nth(1).expect(said);
     let end = rest.find(": ").expect(said);
     rest[..end].parse().expect(said)
 }
 
 /// Waits until this many readers have connected.
-fn wait_connected(capture: &Capture, readers: usize) {
+pub fn wait_connected(capture: &Capture, readers: usize) {
     wait_until("readers are connected", || capture.said().matches(" connected").count() >= readers);
 }
 
