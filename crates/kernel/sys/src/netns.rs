@@ -213,20 +213,28 @@ impl PartialEq for Namespace {
 
 impl Eq for Namespace {}
 
-/// Runs `work` inside the namespace and returns its result. The work runs on a new thread that enters the namespace and
-/// ends with the work, so no thread can be left behind in the wrong namespace. Sockets opened in it stay in the
-/// namespace for their whole life.
+/// Runs `work` inside the namespace and returns its result. In another namespace than this thread's, the work runs on a
+/// new thread that enters the namespace and ends with the work, so no thread can be left behind in the wrong namespace.
+/// Sockets opened in it stay in the namespace for their whole life.
 pub fn run_in<R, F>(namespace: &Namespace, work: F) -> Result<R>
 where
     F: FnOnce() -> R + Send,
     R: Send,
 {
+    if is_here(namespace) {
+        return Ok(work());
+    }
     let enter = move || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|e| enter_error(namespace, e))?;
         Ok(work())
     };
     on_a_thread(enter)
+}
+
+fn is_here(namespace: &Namespace) -> bool {
+    let here = fs::metadata("/proc/thread-self/ns/net");
+    here.is_ok_and(|about| (about.dev(), about.ino()) == namespace.identity)
 }
 
 /// Runs `work` like [`run_in`], but `None` stays on this thread.
