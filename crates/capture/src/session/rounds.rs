@@ -14,8 +14,8 @@ use crate::process;
 use crate::summary::Summary;
 
 const BUSY_SLEEP: Duration = Duration::from_micros(200);
-/// Bytes per round above which the next round follows at once.
-const BUSY_BYTES: usize = 256 << 10;
+/// Bytes per round above which the next round follows at once. A round costs a few system calls.
+const BUSY_BYTES: usize = 1 << 20;
 /// Share of a ring that a round should find: each round costs time, however little it moves.
 const RING_SHARE: usize = 64;
 /// Interval at which interfaces and attachments are checked, while packets come and while none do.

@@ -264,7 +264,9 @@ impl Uring {
                 return Some(divide(batch.writes, results));
             }
             // Submits the writes that an interruption or a busy ring left over.
-            let _ = self.ring.submit_and_wait(usize::from(wait));
+            if wait || !self.ring.submission().is_empty() {
+                let _ = self.ring.submit_and_wait(usize::from(wait));
+            }
             if !wait && self.ring.completion().is_empty() {
                 return None;
             }
