@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use trawl_tests::capture::in_cgroup;
 use trawl_tests::lab::Mounted;
@@ -149,4 +150,25 @@ fn capture_killed_for_lack_of_memory_leaves_nothing() {
     });
     nothing_attached(&lab.pair.b);
     assert_eq!(packets_in(&file), 1000);
+}
+
+/// A capture may be killed at each step of the growth of its memory: nothing stays attached, and no process is left.
+#[test]
+fn capture_killed_while_memory_grows_leaves_nothing() {
+    const COUNT: u64 = 40_000;
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("a.pcapng"), lab.receiver());
+    let kills = [Capture::kill, Capture::kill_by_name, Capture::kill_all];
+    for (step, kill) in kills.into_iter().cycle().take(9).enumerate() {
+        let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "xdp", "-w", &file]);
+        // Nothing is read, so that the memory grows until all of it is used.
+        capture.freeze();
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| lab.send(&[frames::patterned(1400)], COUNT));
+            std::thread::sleep(Duration::from_millis(step as u64 * 15));
+            assert_eq!(kill(capture).status.signal(), Some(9));
+            sender.join().expect("it sends");
+        });
+        nothing_attached(&lab.pair.b);
+    }
 }
