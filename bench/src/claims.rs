@@ -22,6 +22,9 @@ pub struct Args {
     /// Replace the claims in the documents instead
     #[arg(long, requires = "documents")]
     write: bool,
+    /// Further results, for experiments that the first lack
+    #[arg(long = "also", value_name = "DIR")]
+    others: Vec<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +46,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Returns the sentence from the first results that have its figures.
+    fn first_text(&self, reports: &[Report]) -> Option<String> {
+        reports.iter().find_map(|report| self.text(report))
+    }
+
     /// Returns the sentence; `None` if the results lack its figures.
     pub fn text(&self, report: &Report) -> Option<String> {
         let experiment = report.experiment(&self.experiment)?;
@@ -68,10 +76,11 @@ pub fn all() -> Result<Vec<Claim>> {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let report = results::load(&args.results)?;
+    let all_results = std::iter::once(&args.results).chain(&args.others);
+    let reports = all_results.map(|path| results::load(path)).collect::<Result<Vec<_>>>()?;
     let claims = all()?;
     if args.documents.is_empty() {
-        let texts = claims.iter().filter_map(|claim| claim.text(&report));
+        let texts = claims.iter().filter_map(|claim| claim.first_text(&reports));
         let lines: Vec<String> = texts.map(|text| text + "\n").collect();
         terminal::write_out(&lines.concat())?;
         return Ok(ExitCode::SUCCESS);
@@ -79,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut differ = Vec::new();
     for path in &args.documents {
         let old = text_file::read(path)?;
-        let new = supported(&old, &claims, &report).map_err(|why| Error::failed(path.display().to_string(), why))?;
+        let new = supported(&old, &claims, &reports).map_err(|why| Error::failed(path.display().to_string(), why))?;
         if new == old {
             continue;
         }
@@ -97,7 +106,7 @@ const END: &str = "<!-- end claim -->";
 const WIDTH: usize = 120;
 
 /// Returns the document with each claim as the results support it.
-fn supported(text: &str, claims: &[Claim], report: &Report) -> std::result::Result<String, String> {
+fn supported(text: &str, claims: &[Claim], reports: &[Report]) -> std::result::Result<String, String> {
     let mut new = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(BEGIN) {
@@ -106,7 +115,7 @@ fn supported(text: &str, claims: &[Claim], report: &Report) -> std::result::Resu
         let (_, after) = after.split_once(END).ok_or_else(|| format!("claim {name} has no end"))?;
         let mut all = claims.iter();
         let claim = all.find(|claim| claim.name == name).ok_or_else(|| format!("claim {name} is unknown"))?;
-        let sentence = claim.text(report).ok_or_else(|| format!("claim {name} has no results"))?;
+        let sentence = claim.first_text(reports).ok_or_else(|| format!("claim {name} has no results"))?;
         new += before;
         new += &format!("{BEGIN}{name} -->\n{}{END}", folded(&sentence));
         rest = after;
@@ -144,12 +153,13 @@ mod tests {
 
     #[test]
     fn claims_of_the_documents_are_supported_by_the_results_beside_them() {
-        let report = results::load(&file("docs/report/results.json")).expect("it is committed");
+        let paths = ["docs/report/defaults.json", "docs/report/results.json"];
+        let reports = paths.map(|path| results::load(&file(path)).expect(path));
         let claims = all().expect("they are valid");
         for path in ["README.md", "docs/GUIDE.md", "docs/peers.md"] {
             let text = std::fs::read_to_string(file(path)).expect(path);
-            let new = supported(&text, &claims, &report).expect(path);
-            assert!(new == text, "{path}: `trawl bench claims docs/report/results.json {path} --write`");
+            let new = supported(&text, &claims, &reports).expect(path);
+            assert!(new == text, "{path}: `trawl bench claims {} --also {} {path} --write`", paths[0], paths[1]);
         }
     }
 
@@ -187,7 +197,7 @@ mod tests {
         };
         let mut experiment = Experiment { runs: vec![run("a", 6.0), run("b", 1.5)], ..Experiment::default() };
         experiment.definition.name = "e".to_owned();
-        let report = Report { experiments: vec![experiment], ..Report::default() };
+        let report = [Report { experiments: vec![experiment], ..Report::default() }];
         let claims = [claim];
         let old = "x\n<!-- claim one -->\nIt is slow.\n<!-- end claim -->\ny";
         let new = supported(old, &claims, &report).expect("it is supported");

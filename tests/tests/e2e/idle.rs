@@ -4,7 +4,8 @@ use std::net::{Shutdown, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use trawl_sys::process::wake_ups;
+use trawl_sys::process::{cpu_seconds, wake_ups};
+use trawl_tests::witness::run;
 use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, wait_until};
 
 use crate::agent::{agent, children, phases, report, state};
@@ -109,6 +110,32 @@ fn sleeping_captures_wake_up_twice_a_second() {
         assert!(rate < 10.0, "{arguments}: {rate} wake-ups per second");
         capture.stop_well();
     }
+}
+
+/// A capture on many interfaces has a filter of tc on each, and looks at them again only after one was changed.
+#[test]
+fn many_interfaces_cost_nothing_while_idle() {
+    let Some(lab) = Lab::open() else { return };
+    let station = &lab.pair.b;
+    let batch = lab.file("batch");
+    let commands = (0..64).map(|number| {
+        format!("link add many{number} up type veth peer name other{number}\nlink set other{number} up\n")
+    });
+    std::fs::write(&batch, commands.collect::<String>()).expect("a file");
+    run("ip", &args!("-n {} -batch {batch}", station.name));
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &format!("{}:many*", station.name), "--tap", "tc", "-w", &file]);
+    assert!(capture.said().contains("clsact"), "{}", capture.said());
+    let used = || cpu_seconds(capture.id());
+    // The interfaces' own messages of the first seconds are packets too.
+    wait_until("it costs less than a third of what reading the filters costs", || {
+        let before = used();
+        sleep(Duration::from_secs(3));
+        used() - before < 0.015
+    });
+    run("tc", &args!("-n {} qdisc del dev many33 clsact", station.name));
+    capture.wait_said("many33: tap tc attached again");
+    capture.stop_well();
 }
 
 /// A sleeping capture is woken by a packet: it does not only look twice a second.
