@@ -248,7 +248,7 @@ impl Confined {
             suspect: self.attached.taps.len(),
             clock_offset: self.attached.assembly.rings.clock.offset_to_wall(),
             joins: Joins::default(),
-            memory: 0,
+            memory: self.attached.assembly.rings.memory(),
             past: Past::default(),
             feed: Feed::new(stages, writer),
             gave_up_rights: self.gave_up_rights,

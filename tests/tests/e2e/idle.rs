@@ -173,7 +173,7 @@ fn memory_of_a_burst_is_given_back() {
     lab.send(&[frames::patterned(1400)], COUNT);
     capture.thaw();
     capture.wait_recorded(COUNT);
-    capture.wait_said("records have 128 MiB of memory now, and can have 256 MiB");
+    capture.wait_said("records have 256 MiB of memory now, and can have 256 MiB");
     let began = Instant::now();
     while !capture.said().contains("records have 16 MiB of memory now") {
         assert!(began.elapsed() < Duration::from_secs(400), "{}", capture.said());

@@ -150,7 +150,9 @@ impl Running<'_> {
                 continue;
             }
             let interval = self.observer.interval();
-            if interval.is_some_and(|interval| reported.elapsed() >= interval) {
+            // While the capture sleeps, it wakes up for checks and statistics together, so these may be a little early.
+            let early = if sleep.bell == Bell::Silent { Duration::ZERO } else { tend_every / 2 };
+            if interval.is_some_and(|interval| reported.elapsed() + early.min(interval / 4) >= interval) {
                 reported = Instant::now();
                 self.observer.figures(&self.capture.figures(&self.past));
             }
@@ -171,7 +173,8 @@ impl Running<'_> {
             // A burst that ends the sleep is not divided between two statistics.
             tend_every = self.tend_every(sleep.bell);
             let until_tended = tend_every.saturating_sub(tended.elapsed());
-            let until_figures = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
+            let is_with_checks = sleep.bell != Bell::Silent && interval.is_some_and(|interval| interval >= tend_every);
+            let until_figures = interval.filter(|_| !is_with_checks).map(|all| all.saturating_sub(reported.elapsed()));
             is_called = self.wait(at_most.min(until_tended).min(until_figures.unwrap_or(at_most)))?;
         }
     }

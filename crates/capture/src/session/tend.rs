@@ -75,7 +75,7 @@ impl Running<'_> {
         self.capture.assembly.rings.tend_pool();
         let memory = self.capture.assembly.rings.memory();
         let before = std::mem::replace(&mut self.memory, memory);
-        if before != memory && before > 0 {
+        if before != memory {
             let most = self.capture.geometry().pool_size as u64;
             self.observer.detail(&Event::Memory { bytes: memory as u64, most });
         }

@@ -212,7 +212,8 @@ impl Pool {
     /// Returns the number of bytes that the segments have now.
     pub(super) fn size(&self) -> usize {
         if let Some(own) = &self.own {
-            return own.most.load(Ordering::Relaxed) * self.geometry.segment_size;
+            let banks = own.most.load(Ordering::Relaxed).div_ceil(per_bank(self.geometry));
+            return banks * self.geometry.bank_size();
         }
         self.banks.load(Ordering::Acquire) * self.geometry.bank_size()
     }
