@@ -129,7 +129,9 @@ struct pool_state {
 	__u64 is_queue;
 	/* Number of segments in use at which a program asks for more. The program then sets this to 0. */
 	__u64 grow_at;
-	__u64 padding[3];
+	/* Number of banks that were removed so far. */
+	__u64 removals;
+	__u64 padding[2];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];
 	/* For each free segment: the one below it on the stack. */
 	__u32 below[POOL_MAX_SEGMENTS];

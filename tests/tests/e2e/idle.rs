@@ -175,7 +175,11 @@ fn memory_of_a_burst_is_given_back() {
     capture.wait_recorded(COUNT);
     capture.wait_said("records have 256 MiB of memory now, and can have 256 MiB");
     let began = Instant::now();
-    while !capture.said().contains("records have 16 MiB of memory now") {
+    // A segment that a program will continue with may keep a bank.
+    let is_back = |said: &str| {
+        ["16", "20", "24"].iter().any(|mib| said.contains(&format!("records have {mib} MiB of memory now")))
+    };
+    while !is_back(&capture.said()) {
         assert!(began.elapsed() < Duration::from_secs(400), "{}", capture.said());
         sleep(Duration::from_secs(1));
     }

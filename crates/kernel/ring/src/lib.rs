@@ -406,7 +406,7 @@ impl Rings {
     pub(crate) fn bytes(&self, segment: u32, offset: usize) -> *mut u8 {
         let segment = segment as usize % self.geometry.segments();
         assert!(offset <= self.geometry.segment_size, "offset {offset} is past a segment's end");
-        self.pool.at(segment, offset)
+        self.pool.at(segment, offset, self.state())
     }
 }
 
@@ -524,6 +524,11 @@ impl State {
     /// Returns the number of segments in use at which a program asks for more; with 0, it does not ask.
     pub(crate) fn grow_at<'a>(self) -> &'a AtomicU64 {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, grow_at)))
+    }
+
+    /// Returns the number of banks that were removed so far.
+    pub(crate) fn removals<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, removals)))
     }
 
     fn queue_flag<'a>(self) -> &'a AtomicU64 {

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,16 +32,18 @@ const INSERT_TIME: Duration = Duration::from_micros(20);
 /// Share of the segments, as a divisor, that are in use when the pool grows.
 const GROWS_AT: usize = 4;
 
-/// Messages of the process: a bank was added, and the last one was removed. Another message is the reason for its end.
-const ADDED: &[u8] = b"added";
-const REMOVED: &[u8] = b"removed";
+/// First byte of a message about a bank, whose number is the second. The map of an added bank comes with it; without a map,
+/// the bank was removed. Another message is the reason for the end of the process.
+const BANK: u8 = 0;
 
 #[derive(Debug)]
 pub(super) struct Pool {
     geometry: Geometry,
     memory: Mapping,
-    /// Number of banks that this process has mapped.
-    banks: AtomicUsize,
+    /// For each bank: whether this process has mapped it.
+    mapped: Vec<AtomicBool>,
+    /// Number of banks that this process has unmapped.
+    removals: AtomicU64,
     grower: Option<Mutex<Helper>>,
     /// Use of a pool in this process's memory, which the kernel allocates as it is used.
     own: Option<OwnMemory>,
@@ -63,7 +65,8 @@ impl Pool {
         Ok(Arc::new(Self {
             geometry,
             memory: Mapping::anonymous(geometry.stride() * geometry.banks())?,
-            banks: AtomicUsize::new(geometry.banks()),
+            mapped: flags(geometry, geometry.banks()),
+            removals: AtomicU64::new(0),
             grower: None,
             own: Some(OwnMemory { most: AtomicUsize::new(0), busy: Mutex::new(Instant::now()) }),
             refusal: Mutex::default(),
@@ -98,7 +101,8 @@ impl Pool {
             }
             memory.hide_from_children();
             let grow = |socket: &OwnedFd| {
-                let mut grower = Grower { socket, pool: &map, geometry, state, banks, least: banks };
+                let present = (0..geometry.banks()).map(|bank| bank < banks).collect();
+                let mut grower = Grower { socket, pool: &map, geometry, state, present, least: banks };
                 // The capture goes on with the memory that it has. If it is over, nobody hears this.
                 if let Err(error) = grower.run(growth) {
                     let _ = helper::send(socket, error.why().as_bytes(), None);
@@ -113,8 +117,15 @@ impl Pool {
             (map, memory, None)
         };
         free(state, 0..banks * per_bank(geometry));
-        let pool =
-            Self { geometry, memory, banks: AtomicUsize::new(banks), grower, own: None, refusal: Mutex::default() };
+        let pool = Self {
+            geometry,
+            memory,
+            mapped: flags(geometry, banks),
+            removals: AtomicU64::new(0),
+            grower,
+            own: None,
+            refusal: Mutex::default(),
+        };
         Ok((map, Arc::new(pool)))
     }
 
@@ -123,20 +134,26 @@ impl Pool {
     }
 
     /// Returns the address of a byte of a segment.
-    pub(super) fn at(&self, segment: usize, offset: usize) -> *mut u8 {
+    pub(super) fn at(&self, segment: usize, offset: usize, state: State) -> *mut u8 {
         let per_bank = per_bank(self.geometry);
         let (bank, within) = (segment / per_bank, segment % per_bank);
-        if bank >= self.banks.load(Ordering::Acquire) {
-            self.map_up_to(bank);
+        if !self.is_current(bank, state) {
+            self.follow_up_to(bank, state);
         }
         self.memory.at(bank * self.geometry.stride() + within * self.geometry.segment_size + offset)
     }
 
-    /// Maps the banks that were added, each of which was sent before its segments were free.
-    fn map_up_to(&self, bank: usize) {
+    /// Returns true if the bank is mapped, and is not an earlier one in the same place.
+    fn is_current(&self, bank: usize, state: State) -> bool {
+        self.mapped[bank].load(Ordering::Acquire)
+            && self.removals.load(Ordering::Acquire) >= state.removals().load(Ordering::Acquire)
+    }
+
+    /// Follows the changes up to the addition of a bank, which was sent before its segments were free.
+    fn follow_up_to(&self, bank: usize, state: State) {
         let Some(grower) = &self.grower else { return };
         let grower = grower.lock();
-        while self.banks.load(Ordering::Acquire) <= bank {
+        while !self.is_current(bank, state) {
             let changed = grower.receive().and_then(|message| self.follow(message));
             assert!(changed.is_ok(), "memory of the pool is missing: {changed:?}");
         }
@@ -154,21 +171,23 @@ impl Pool {
         }
     }
 
-    /// Maps the bank that was added, unmaps the last one, or notes that there will be no more.
+    /// Maps a bank that was added, unmaps one that was removed, or notes that there will be no more.
     fn follow(&self, message: HelperAnswer) -> io::Result<()> {
-        let (banks, stride) = (self.banks.load(Ordering::Acquire), self.geometry.stride());
+        let [BANK, bank] = message.bytes[..] else {
+            *self.refusal.lock() = Some(String::from_utf8_lossy(&message.bytes).into_owned());
+            return Ok(());
+        };
+        let (bank, stride) = (usize::from(bank), self.geometry.stride());
+        let mapped = self.mapped.get(bank).ok_or(io::ErrorKind::InvalidData)?;
         match message.file {
             Some(map) => {
-                self.memory.map_at(banks * stride, map.as_fd(), stride).map_err(io::Error::other)?;
-                self.banks.store(banks + 1, Ordering::Release);
-            }
-            None if message.bytes != REMOVED => {
-                *self.refusal.lock() = Some(String::from_utf8_lossy(&message.bytes).into_owned());
+                self.memory.map_at(bank * stride, map.as_fd(), stride).map_err(io::Error::other)?;
+                mapped.store(true, Ordering::Release);
             }
             None => {
-                let last = banks.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
-                self.banks.store(last, Ordering::Release);
-                self.memory.unmap_at(last * stride, stride).map_err(io::Error::other)?;
+                mapped.store(false, Ordering::Release);
+                self.memory.unmap_at(bank * stride, stride).map_err(io::Error::other)?;
+                self.removals.fetch_add(1, Ordering::Release);
             }
         }
         Ok(())
@@ -199,7 +218,7 @@ impl Pool {
         let least = self.geometry.at_first.div_ceil(self.geometry.bank_size());
         let is_large = most > least * per_bank(self.geometry);
         if is_large && busy.elapsed() >= quiet {
-            let unused = withdraw(state, self.geometry, least..self.geometry.banks());
+            let unused = withdraw(state, self.geometry, |bank| bank >= least, usize::MAX);
             let bank_size = self.geometry.bank_size();
             for bank in unused {
                 self.memory.discard(bank * self.geometry.stride(), bank_size);
@@ -215,8 +234,14 @@ impl Pool {
             let banks = own.most.load(Ordering::Relaxed).div_ceil(per_bank(self.geometry));
             return banks * self.geometry.bank_size();
         }
-        self.banks.load(Ordering::Acquire) * self.geometry.bank_size()
+        let mapped = self.mapped.iter().filter(|mapped| mapped.load(Ordering::Relaxed));
+        mapped.count() * self.geometry.bank_size()
     }
+}
+
+/// Returns a flag for each bank, which is set for the first ones.
+fn flags(geometry: Geometry, first: usize) -> Vec<AtomicBool> {
+    (0..geometry.banks()).map(|bank| AtomicBool::new(bank < first)).collect()
 }
 
 fn per_bank(geometry: Geometry) -> usize {
@@ -243,8 +268,9 @@ struct Grower<'g> {
     pool: &'g OwnedFd,
     geometry: Geometry,
     state: State,
-    banks: usize,
-    /// Number of banks that stay.
+    /// For each bank: whether the pool has it.
+    present: Vec<bool>,
+    /// Number of the first banks, which stay.
     least: usize,
 }
 
@@ -256,8 +282,8 @@ impl Grower<'_> {
         let doorbell = Doorbell::of_map(doorbell.as_fd())?;
         let mut quiet = 0;
         loop {
-            let at = self.banks * per_bank(self.geometry) / GROWS_AT;
-            let can_grow = self.banks < self.geometry.banks();
+            let at = self.banks() * per_bank(self.geometry) / GROWS_AT;
+            let can_grow = self.banks() < self.present.len();
             // A program that took a segment before it saw this has counted it.
             self.state.grow_at().store(if can_grow { at as u64 } else { 0 }, Ordering::SeqCst);
             let in_use = self.state.in_use().load(Ordering::SeqCst) as usize;
@@ -266,7 +292,7 @@ impl Grower<'_> {
                 quiet = 0;
                 continue;
             }
-            let can_shrink = self.banks > self.least && !self.state.is_queue();
+            let can_shrink = self.banks() > self.least && !self.state.is_queue();
             let at_most = if can_shrink { LOOK_EVERY } else { Duration::MAX };
             events::wait(&[self.socket.as_fd(), doorbell.as_fd()], at_most)?;
             if events::is_readable(self.socket.as_fd()) {
@@ -281,19 +307,29 @@ impl Grower<'_> {
         }
     }
 
+    /// Returns the number of banks.
+    fn banks(&self) -> usize {
+        self.present.iter().filter(|present| **present).count()
+    }
+
     /// Doubles the pool, or makes it complete.
     fn grow(&mut self) -> Result<()> {
-        let next = self.geometry.banks().min(self.banks * 2);
-        while self.banks < next {
-            let bank = self.banks;
+        let absent = self.present.iter().enumerate().filter(|(_, present)| !**present).map(|(bank, _)| bank);
+        for bank in absent.take(self.banks()).collect::<Vec<_>>() {
             let map = new_bank(self.geometry)?;
-            helper::send(self.socket, ADDED, Some(&map))
+            self.tell(bank, Some(&map))
                 .and_then(|()| self.insert(bank, map))
                 .map_err(|e| Error::os("cannot add memory to the pool", e))?;
             free(self.state, segments_of(self.geometry, bank));
-            self.banks += 1;
+            self.present[bank] = true;
         }
         Ok(())
+    }
+
+    /// Sends that a bank was added, with its map, or removed.
+    fn tell(&self, bank: usize, map: Option<&OwnedFd>) -> io::Result<()> {
+        let bank = u8::try_from(bank).map_err(io::Error::other)?;
+        helper::send(self.socket, &[BANK, bank], map)
     }
 
     /// Puts a bank into the array of programs, and returns once they see it. The system call itself returns later, after
@@ -315,17 +351,19 @@ impl Grower<'_> {
         Ok(())
     }
 
-    /// Removes the last banks, as far as none of their segments are in use.
+    /// Removes banks of which no segment is in use, as far as they are not needed.
     fn shrink(&mut self) -> Result<()> {
         let in_use = self.state.in_use().load(Ordering::Relaxed) as usize;
         let needed = (2 * GROWS_AT * in_use).div_ceil(per_bank(self.geometry)).max(self.least);
-        let removed = withdraw(self.state, self.geometry, needed.min(self.banks)..self.banks);
-        for bank in removed.rev() {
+        let most = self.banks().saturating_sub(needed);
+        let may_go = |bank: usize| bank >= self.least && self.present[bank];
+        for bank in withdraw(self.state, self.geometry, may_go, most) {
             // No program reaches the bank any more.
             map::clear_program(self.pool.as_fd(), bank as u32)
-                .and_then(|()| helper::send(self.socket, REMOVED, None))
+                .and_then(|()| self.tell(bank, None))
                 .map_err(|e| Error::os("cannot give back memory of the pool", e))?;
-            self.banks = bank;
+            self.present[bank] = false;
+            self.state.removals().fetch_add(1, Ordering::Release);
         }
         Ok(())
     }
@@ -335,28 +373,29 @@ fn segments_of(geometry: Geometry, bank: usize) -> Range<usize> {
     bank * per_bank(geometry)..(bank + 1) * per_bank(geometry)
 }
 
-/// Takes the free segments of these last banks off the stack. Returns the banks that have no others, and frees the
-/// segments of the rest again.
-fn withdraw(state: State, geometry: Geometry, banks: Range<usize>) -> Range<usize> {
-    let is_low = |segment: &u32| (*segment as usize) < banks.start * per_bank(geometry);
+/// Takes banks of which no segment is in use off the stack of free segments: at most this many of the banks that may go,
+/// the last ones first. Returns their numbers.
+fn withdraw(state: State, geometry: Geometry, may_go: impl Fn(usize) -> bool, most: usize) -> Vec<usize> {
+    let per_bank = per_bank(geometry);
+    let stays = |segment: &u32| !may_go(*segment as usize / per_bank);
     // Programs find free segments at all times: these replace the others at once.
     let mut taken = Vec::new();
-    let mut low = Vec::new();
-    while low.len() < per_bank(geometry)
+    let mut kept = Vec::new();
+    while kept.len() < per_bank
         && let Some(segment) = state.pop_free()
     {
-        if is_low(&segment) { low.push(segment) } else { taken.push(segment) }
+        if stays(&segment) { kept.push(segment) } else { taken.push(segment) }
     }
-    for segment in state.replace_free(&low) {
-        if is_low(&segment) { state.push_free(segment) } else { taken.push(segment) }
+    for segment in state.replace_free(&kept) {
+        if stays(&segment) { state.push_free(segment) } else { taken.push(segment) }
     }
-    let mut counts = vec![0; banks.len()];
-    taken.iter().for_each(|segment| counts[*segment as usize / per_bank(geometry) - banks.start] += 1);
-    let unused = counts.iter().rev().take_while(|count| **count == per_bank(geometry)).count();
-    let removed = banks.end - unused..banks.end;
-    taken.retain(|segment| !removed.contains(&(*segment as usize / per_bank(geometry))));
+    let mut counts = vec![0; geometry.banks()];
+    taken.iter().for_each(|segment| counts[*segment as usize / per_bank] += 1);
+    let unused = (0..geometry.banks()).rev().filter(|bank| counts[*bank] == per_bank);
+    let removed: Vec<usize> = unused.take(most).collect();
+    taken.retain(|segment| !removed.contains(&(*segment as usize / per_bank)));
     taken.into_iter().for_each(|segment| state.push_free(segment));
-    state.segments().fetch_sub((removed.len() * per_bank(geometry)) as u64, Ordering::Relaxed);
+    state.segments().fetch_sub((removed.len() * per_bank) as u64, Ordering::Relaxed);
     removed
 }
 
@@ -519,16 +558,19 @@ mod tests {
                     rings.free_segment(segment);
                 }
             });
-            let removed = withdraw(state, geometry, 4..all);
+            let removed = withdraw(state, geometry, |bank| bank >= 4, all - 6);
             is_over.store(true, Ordering::Relaxed);
             removed
         });
-        // The other thread may have held a segment of a higher bank.
-        assert!(removed.end == all && removed.start >= 10, "{removed:?}");
+        // The other thread may have held a segment of a bank.
+        let stays = |bank: &usize| !removed.contains(bank);
+        assert!((all - 7..=all - 6).contains(&removed.len()), "{removed:?}");
+        assert!((0..4).chain([9]).all(|bank| stays(&bank)), "{removed:?}");
         let mut left: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
         left.push(used);
         left.sort_unstable();
-        let expected: Vec<u32> = (0..(removed.start * per_bank) as u32).collect();
+        let segments = |bank| segments_of(geometry, bank).map(|segment| segment as u32);
+        let expected: Vec<u32> = (0..all).filter(stays).flat_map(segments).collect();
         assert_eq!(left, expected);
         assert_eq!(state.segments().load(Ordering::Relaxed), expected.len() as u64);
     }
