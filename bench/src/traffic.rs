@@ -181,6 +181,40 @@ pub fn send_frames(
     })
 }
 
+/// The rate at which this process sends frames, by the clock and by the CPU time of the process, which includes the hook's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Speed {
+    pub frames: u64,
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+}
+
+impl Speed {
+    /// Measures `send`, which returns the number of frames.
+    pub fn of(send: impl FnOnce() -> Result<u64>) -> Result<Self> {
+        let cpu = || trawl_sys::process::cpu_seconds(std::process::id());
+        let (before, began) = (cpu(), Instant::now());
+        let frames = send()?;
+        Ok(Self { frames, seconds: began.elapsed().as_secs_f64(), cpu_seconds: cpu() - before })
+    }
+
+    pub fn rate(self) -> f64 {
+        self.frames as f64 / self.seconds.max(f64::EPSILON)
+    }
+
+    pub fn rate_by_cpu(self) -> f64 {
+        self.frames as f64 / self.cpu_seconds.max(f64::EPSILON)
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            frames: self.frames + other.frames,
+            seconds: self.seconds + other.seconds,
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
+        }
+    }
+}
+
 /// Returns the interface of a station, for the command line.
 pub fn label(station: &Station) -> String {
     format!("{}:{}", station.name, station.interface)

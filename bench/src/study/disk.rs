@@ -10,7 +10,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{self, Engine, Sent};
 use trawl_lab::{Pair, PairOptions};
 use trawl_sys::host::free_space;
-use trawl_sys::{Error, Result, process};
+use trawl_sys::{Error, Result};
 
 use super::capture::configured;
 use super::definition::Space;
@@ -19,7 +19,7 @@ use crate::capture::{Running, configuration};
 use crate::model::{Experiment, Finding};
 use crate::recorder::{Choice, Fate, Recorder, Setting};
 use crate::scratch::{self, Scratch};
-use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, send_frames};
+use crate::traffic::{CHECKSUM, SENDER_CPU, Speed, capture_cpu, send_frames};
 
 /// Number of frames for the ceilings, unless the measurement has fewer.
 const CEILING_FRAMES: u64 = 4_000_000;
@@ -94,32 +94,6 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
         }
     }
     Ok(cases)
-}
-
-/// A rate of frames, by the clock and by the CPU time of the sending process, which includes the hook's.
-#[derive(Clone, Copy, Debug)]
-struct Speed {
-    frames: u64,
-    seconds: f64,
-    cpu_seconds: f64,
-}
-
-impl Speed {
-    fn rate(self) -> f64 {
-        self.frames as f64 / self.seconds.max(f64::EPSILON)
-    }
-
-    fn rate_by_cpu(self) -> f64 {
-        self.frames as f64 / self.cpu_seconds.max(f64::EPSILON)
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            frames: self.frames + other.frames,
-            seconds: self.seconds + other.seconds,
-            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
-        }
-    }
 }
 
 impl DiskLoad {
@@ -253,22 +227,18 @@ impl DiskLoad {
         // The stack does not answer these frames: an answer would cost the sender's CPU more than the capture does.
         let frames = [sender::experimental(lab.a.mac, lab.b.mac, self.size - CHECKSUM)];
         let send = |cpu, count| send_frames(lab, engine, &frames, count, rate, cpu);
-        let own = || process::cpu_seconds(std::process::id());
-        let (before, began) = (own(), Instant::now());
-        let all: Vec<Sent> = match self.load {
-            Load::TwoSenders => std::thread::scope(|scope| {
-                let half = count / 2;
-                let other = scope.spawn(move || send(capture_cpu(), half));
-                let one = send(SENDER_CPU, count - half)?;
-                let other = other.join().map_err(|_| Error::failed("the second sender", "it crashed"))??;
-                Ok::<_, Error>(vec![one, other])
-            })?,
-            _ => vec![send(SENDER_CPU, count)?],
-        };
-        Ok(Speed {
-            frames: all.iter().map(|sent| sent.packets).sum(),
-            seconds: began.elapsed().as_secs_f64(),
-            cpu_seconds: own() - before,
+        Speed::of(|| {
+            let all: Vec<Sent> = match self.load {
+                Load::TwoSenders => std::thread::scope(|scope| {
+                    let half = count / 2;
+                    let other = scope.spawn(move || send(capture_cpu(), half));
+                    let one = send(SENDER_CPU, count - half)?;
+                    let other = other.join().map_err(|_| Error::failed("the second sender", "it crashed"))??;
+                    Ok::<_, Error>(vec![one, other])
+                })?,
+                _ => vec![send(SENDER_CPU, count)?],
+            };
+            Ok(all.iter().map(|sent| sent.packets).sum())
         })
     }
 }

@@ -1,14 +1,14 @@
 //! The cost of a record by the size of its frame, up to TCP's segments of 64 kB, compared with the memory's copy rate and
 //! the disk's direct rate.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use trawl_lab::Pair;
 use trawl_lab::sender::{self, Engine};
 use trawl_sys::netns::run_in;
-use trawl_sys::{Error, Result, process};
+use trawl_sys::{Error, Result};
 
 use super::capture::configured;
 use super::definition::Space;
@@ -19,7 +19,7 @@ use crate::model::{Experiment, Finding};
 use crate::outcome::percent;
 use crate::recorder::{Choice, Recorder, Setting};
 use crate::scratch;
-use crate::traffic::{CHECKSUM, SENDER_CPU, received, send_frames};
+use crate::traffic::{CHECKSUM, SENDER_CPU, Speed, received, send_frames};
 
 /// Suffix of series whose records keep the first 128 bytes.
 const CUT: &str = ", 128 bytes";
@@ -53,28 +53,6 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     })
 }
 
-/// Traffic that was received, and the CPU time of its sender, in which the hooks run.
-#[derive(Clone, Copy, Debug, Default)]
-struct Received {
-    packets: u64,
-    bytes: u64,
-    seconds: f64,
-    cpu_seconds: f64,
-}
-
-impl Received {
-    fn add(&mut self, other: Self) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.seconds += other.seconds;
-        self.cpu_seconds += other.cpu_seconds;
-    }
-
-    fn ns_per_packet(&self) -> f64 {
-        self.cpu_seconds / self.packets.max(1) as f64 * 1e9
-    }
-}
-
 impl Plan {
     fn measure(&self, bench: &Bench) -> Outcome {
         if bench.hosts.is_some() {
@@ -85,17 +63,17 @@ impl Plan {
         let setting = Setting { configuration: self.configuration, options, mtu, ..Setting::default() };
         let (copy, disk) = (copy_rate(self.size), disk_rate(&bench.scratch)?);
         let chosen = configuration(bench, self.recorder, self.configuration)?;
-        let mut alone = Received::default();
+        let mut alone = Speed::default();
         let (lab, program) = lab_for(self.recorder, chosen, mtu)?;
         for _ in 0..self.bursts {
-            alone.add(self.burst(&lab, chosen.gro)?);
+            alone = alone.and(self.burst(&lab, chosen.gro)?);
         }
         drop((lab, program));
         let running = Running::start(bench, self.recorder, &setting)?;
         let before = running.peer.cpu_seconds();
-        let mut with = Received::default();
+        let mut with = Speed::default();
         for _ in 0..self.bursts {
-            with.add(self.burst(&running.lab, chosen.gro)?);
+            with = with.and(self.burst(&running.lab, chosen.gro)?);
             running.peer.wait_until_idle();
         }
         let writer = running.peer.cpu_seconds() - before;
@@ -103,27 +81,27 @@ impl Plan {
         let Running { lab, file, peer, .. } = running;
         let claim = self.recorder.claim(&peer.finish()?);
         let recorded = scratch::contents(file.path(), Some(lab.b.mac), self.recorder.tap().is_none())?.packets;
-        let lost = with.packets.saturating_sub(recorded);
-        let rate = with.packets as f64 / with.seconds;
+        let lost = with.frames.saturating_sub(recorded);
         let bytes = file.path().metadata().map_or(0, |about| about.len()) as f64;
         let mut values = vec![
-            ("lost_percent", percent(lost as f64, with.packets as f64)),
-            ("mpps", rate / 1e6),
-            ("gbytes", with.bytes as f64 / with.seconds / 1e9),
-            ("of_alone_percent", percent(rate, alone.packets as f64 / alone.seconds)),
+            ("lost_percent", percent(lost as f64, with.frames as f64)),
+            ("mpps", with.rate() / 1e6),
+            ("gbytes", (self.bursts * self.burst_bytes()) as f64 / with.seconds / 1e9),
+            ("of_alone_percent", percent(with.rate(), alone.rate())),
             ("of_copy_percent", percent(bytes / with.seconds, copy)),
             ("of_disk_percent", percent(bytes / with.seconds, disk)),
         ];
         // The cost of packets that are lost is not the cost of a record.
-        if recorded as f64 >= crate::capture::WHOLE * with.packets as f64 {
-            let hook = (with.ns_per_packet() - alone.ns_per_packet()).max(0.0);
-            let writer = writer / with.packets.max(1) as f64 * 1e9;
+        if recorded as f64 >= crate::capture::WHOLE * with.frames as f64 {
+            let nanoseconds = |speed: Speed| 1e9 / speed.rate_by_cpu();
+            let hook = (nanoseconds(with) - nanoseconds(alone)).max(0.0);
+            let writer = writer / with.frames.max(1) as f64 * 1e9;
             values.extend([("hook_ns", hook), ("writer_ns", writer), ("cpu_ns", hook + writer)]);
         }
         Ok(Measured {
             values: values.into_iter().collect(),
-            sent: Some(with.packets),
-            expected: Some(with.packets),
+            sent: Some(with.frames),
+            expected: Some(with.frames),
             recorded: Some(recorded),
             claim,
             seconds: with.seconds,
@@ -132,25 +110,28 @@ impl Plan {
         })
     }
 
+    /// Returns the number of frames of a burst; of TCP, the stack chooses it.
+    fn burst_frames(&self) -> u64 {
+        (BURST / self.size as u64).min(self.most_frames)
+    }
+
+    fn burst_bytes(&self) -> u64 {
+        if self.size > LARGEST_FRAME { BURST } else { self.burst_frames() * self.size as u64 }
+    }
+
     /// Sends a burst into the lab.
-    fn burst(&self, lab: &Pair, gro: bool) -> Result<Received> {
-        let (before, cpu, began) = (received(&lab.b)?, process::cpu_seconds(std::process::id()), Instant::now());
-        let bytes = if self.size > LARGEST_FRAME {
-            send_stream(lab, BURST)?;
-            BURST
-        } else {
-            let count = (BURST / self.size as u64).min(self.most_frames);
-            // Only a veth whose receive queue is polled accepts XDP frames, and these fit into a page.
-            let engine = if gro && self.size <= 1518 { Engine::Live } else { Engine::Packet };
-            let frames = [sender::experimental(lab.a.mac, lab.b.mac, self.size - CHECKSUM)];
-            send_frames(lab, engine, &frames, count, None, SENDER_CPU)?;
-            count * self.size as u64
-        };
-        Ok(Received {
-            packets: received(&lab.b)? - before,
-            bytes,
-            seconds: began.elapsed().as_secs_f64(),
-            cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
+    fn burst(&self, lab: &Pair, gro: bool) -> Result<Speed> {
+        Speed::of(|| {
+            let before = received(&lab.b)?;
+            if self.size > LARGEST_FRAME {
+                send_stream(lab, BURST)?;
+            } else {
+                // Only a veth whose receive queue is polled accepts XDP frames, and these fit into a page.
+                let engine = if gro && self.size <= 1518 { Engine::Live } else { Engine::Packet };
+                let frames = [sender::experimental(lab.a.mac, lab.b.mac, self.size - CHECKSUM)];
+                send_frames(lab, engine, &frames, self.burst_frames(), None, SENDER_CPU)?;
+            }
+            Ok(received(&lab.b)? - before)
         })
     }
 }
@@ -162,17 +143,9 @@ fn send_stream(lab: &Pair, bytes: u64) -> Result<()> {
     let address = (lab.b.ipv4, 0);
     let listener = run_in(&lab.b.namespace, || TcpListener::bind(address))?.map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
-    let reader = std::thread::spawn(move || -> std::io::Result<u64> {
-        let (mut stream, _) = listener.accept()?;
-        let (mut buffer, mut all) = (vec![0; TCP_PIECE], 0);
-        loop {
-            match stream.read(&mut buffer) {
-                Ok(0) => return Ok(all),
-                Ok(count) => all += count as u64,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+    let reader = std::thread::spawn(move || -> io::Result<u64> {
+        let (stream, _) = listener.accept()?;
+        io::copy(&mut BufReader::with_capacity(TCP_PIECE, stream), &mut io::sink())
     });
     let mut stream = run_in(&lab.a.namespace, || TcpStream::connect(address))?.map_err(fail)?;
     let piece = vec![0xa5; TCP_PIECE];
