@@ -42,9 +42,24 @@ struct Sleep {
     length: Duration,
     /// The event that ends the sleep early.
     bell: Bell,
+    /// Number of bytes after which a bell for a segment rings.
+    segment: usize,
 }
 
 impl Sleep {
+    fn new(segment: usize) -> Self {
+        Self { length: BUSY_SLEEP, bell: Bell::Silent, segment }
+    }
+
+    /// Notes that the bell has rung after `slept`.
+    fn end_early(&mut self, slept: Duration) {
+        // A bell that rings sooner than a short sleep would end costs the program more than it saves the reader.
+        if self.bell == Bell::ForSegment && slept < LIVE {
+            self.length = LIVE;
+        }
+        self.bell = Bell::Silent;
+    }
+
     /// Decides on the sleep after a round that should move `wanted` bytes or more, of which none may wait for longer
     /// than `delay`. Returns `None` if the next round follows at once.
     fn after(&mut self, round: Round, wanted: usize, delay: Duration) -> Option<Duration> {
@@ -65,10 +80,16 @@ impl Sleep {
                 return Some(LIVE);
             }
             Round::Moved(0) => return Some(HELD_SLEEP),
-            Round::Moved(BUSY_BYTES..) => return None,
+            Round::Moved(BUSY_BYTES..) => {
+                self.length = (self.length / 2).max(BUSY_SLEEP);
+                return None;
+            }
             // A packet after a silence may be the last one for a long time.
             Round::Moved(moved) if moved < wanted / 2 && before == Bell::ForRecord => self.length = delay,
-            Round::Moved(moved) if moved < wanted / 2 => self.length = (self.length * 2).min(delay),
+            Round::Moved(moved) if moved < wanted / 2 => {
+                let most = if moved < self.segment / 2 { delay } else { delay.min(LIVE) };
+                self.length = (self.length * 2).min(most);
+            }
             Round::Moved(moved) if moved > wanted => self.length = (self.length / 2).max(BUSY_SLEEP),
             Round::Moved(_) => {}
         }
@@ -102,15 +123,17 @@ impl Running<'_> {
     }
 
     fn move_until_end(&mut self) -> Result<Ended> {
-        let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
-        let wanted = (self.capture.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
+        let geometry = self.capture.geometry();
+        let mut sleep = Sleep::new(geometry.segment_size);
+        let wanted = (geometry.pool_size / RING_SHARE).min(BUSY_BYTES);
+        let mut asleep = Instant::now();
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         let mut tend_every = TEND_EVERY;
         let mut is_called = false;
         loop {
             if self.capture.assembly.rings.has_rung() {
-                sleep.bell = Bell::Silent;
+                sleep.end_early(asleep.elapsed());
             }
             let moved = match self.capture.merge.round(&mut self.feed) {
                 Ok(moved) => moved,
@@ -170,6 +193,7 @@ impl Running<'_> {
                 continue;
             };
             self.capture.assembly.rings.set_bell(sleep.bell);
+            asleep = Instant::now();
             // A burst that ends the sleep is not divided between two statistics.
             tend_every = self.tend_every(sleep.bell);
             let until_tended = tend_every.saturating_sub(tended.elapsed());
@@ -373,6 +397,7 @@ mod tests {
     use super::*;
 
     const WANTED: usize = 1 << 18;
+    const SEGMENT: usize = 1 << 16;
 
     fn falls_asleep(sleep: &mut Sleep, delay: Duration) {
         let rounds = (0..10).find(|_| sleep.after(Round::Empty, WANTED, delay) == Some(Duration::MAX));
@@ -381,7 +406,7 @@ mod tests {
 
     #[test]
     fn bell_is_trusted_only_after_another_round() {
-        let mut sleep = Sleep { length: LIVE, bell: Bell::Silent };
+        let mut sleep = Sleep { length: LIVE, ..Sleep::new(SEGMENT) };
         assert_eq!((sleep.after(Round::Empty, WANTED, LIVE), sleep.bell), (Some(LIVE), Bell::ForRecord));
         assert_eq!((sleep.after(Round::Empty, WANTED, LIVE), sleep.bell), (Some(Duration::MAX), Bell::ForRecord));
         // It has rung, and the record was read in the round before.
@@ -392,7 +417,7 @@ mod tests {
     #[test]
     fn records_wait_as_long_as_the_output_allows() {
         for (delay, bell) in [(LIVE, Bell::Silent), (UNWATCHED, Bell::ForSegment)] {
-            let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
+            let mut sleep = Sleep::new(SEGMENT);
             falls_asleep(&mut sleep, delay);
             assert_eq!(sleep.after(Round::Moved(100), WANTED, delay), Some(delay));
             assert_eq!(sleep.bell, bell);
@@ -400,8 +425,26 @@ mod tests {
     }
 
     #[test]
+    fn bell_is_silent_while_segments_fill_sooner_than_a_short_sleep_ends() {
+        let mut sleep = Sleep::new(SEGMENT);
+        while sleep.bell == Bell::Silent {
+            sleep.after(Round::Moved(100), WANTED, UNWATCHED);
+        }
+        sleep.end_early(LIVE * 2);
+        sleep.after(Round::Moved(SEGMENT / 2), WANTED, UNWATCHED);
+        assert_eq!(sleep.bell, Bell::ForSegment);
+        sleep.end_early(LIVE / 4);
+        for _ in 0..10 {
+            assert_eq!(sleep.after(Round::Moved(SEGMENT), WANTED, UNWATCHED), Some(LIVE));
+            assert_eq!(sleep.bell, Bell::Silent);
+            // A full round is followed by one that finds little.
+            assert_eq!(sleep.after(Round::Moved(BUSY_BYTES), WANTED, UNWATCHED), None);
+        }
+    }
+
+    #[test]
     fn load_keeps_the_capture_awake() {
-        let mut sleep = Sleep { length: BUSY_SLEEP, bell: Bell::Silent };
+        let mut sleep = Sleep::new(SEGMENT);
         falls_asleep(&mut sleep, UNWATCHED);
         assert_eq!((sleep.after(Round::Moved(BUSY_BYTES), WANTED, UNWATCHED), sleep.bell), (None, Bell::Silent));
         for _ in 0..20 {
