@@ -375,3 +375,6 @@ impl ContextPlace {
         CALLEE_SAVED.into_iter().find(|register| self != Self::Register(*register)).unwrap_or(CALLEE_SAVED[0])
     }
 }
+
+#[cfg(test)]
+mod tests;

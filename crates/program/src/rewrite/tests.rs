@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 use trawl_ebpf::Insn;
 use trawl_ebpf::helper::TAIL_CALL;
-use trawl_ebpf::op::{self, CALL_CODE as CALL, EXIT_CODE as EXIT, FUNCTION as PSEUDO_FUNCTION, GOTO as JUMP, GOTO_FAR as JUMP_FAR, LOAD_IMMEDIATE, OWN_FUNCTION as PSEUDO_CALL};
+use trawl_ebpf::op::{
+    self, CALL_CODE as CALL, EXIT_CODE as EXIT, FUNCTION as PSEUDO_FUNCTION, GOTO as JUMP, GOTO_FAR as JUMP_FAR,
+    LOAD_IMMEDIATE, OWN_FUNCTION as PSEUDO_CALL,
+};
 
 use super::*;
 
@@ -136,10 +139,7 @@ fn same(code: &[Insn], plan: &Rewriting, place: ContextPlace) {
 }
 
 fn note(number: i32) -> [Insn; 2] {
-    [
-        Insn::new(op::ALU64 | op::MOV | op::K, 1, 0, 0, number),
-        op::call(1000),
-    ]
+    [Insn::new(op::ALU64 | op::MOV | op::K, 1, 0, 0, number), op::call(1000)]
 }
 
 fn set(register: u8, value: i32) -> Insn {
@@ -149,18 +149,12 @@ fn set(register: u8, value: i32) -> Insn {
 fn full_plan() -> Rewriting {
     Rewriting {
         entry: Some(EntrySlot { map: 22, slot: 0 }),
-        exits: vec![
-            through(HOOK, ExitSlots::Verdict),
-            through(NEXT, ExitSlots::Only(vec![2, 1])),
-        ],
+        exits: vec![through(HOOK, ExitSlots::Verdict), through(NEXT, ExitSlots::Only(vec![2, 1]))],
     }
 }
 
 fn chain_only() -> Rewriting {
-    Rewriting {
-        entry: None,
-        exits: vec![through(NEXT, ExitSlots::Only(vec![2, 1]))],
-    }
+    Rewriting { entry: None, exits: vec![through(NEXT, ExitSlots::Only(vec![2, 1]))] }
 }
 
 #[test]
@@ -223,20 +217,13 @@ fn loop_back_to_the_beginning_does_not_enter_again() {
 
 #[test]
 fn exits_far_from_the_end_get_their_own_end() {
-    let mut code = vec![
-        set(0, 1),
-        Insn::new(op::JMP | op::JEQ | op::K, 1, 0, 1, 0),
-        op::exit(),
-    ];
+    let mut code = vec![set(0, 1), Insn::new(op::JMP | op::JEQ | op::K, 1, 0, 1, 0), op::exit()];
     code.extend(std::iter::repeat_n(set(3, 0), 90_000));
     code.extend([set(0, 2), op::exit()]);
     let found = rewritten(&code, &full_plan(), ContextPlace::Register(9));
     let (beginning, end) = (6, 20);
     // One end after the program, and one in place of the first exit.
-    assert_eq!(
-        found.instructions.len() - code.len(),
-        beginning + 2 * end - 1
-    );
+    assert_eq!(found.instructions.len() - code.len(), beginning + 2 * end - 1);
     same(&code, &full_plan(), ContextPlace::Register(9));
 }
 
@@ -256,9 +243,7 @@ fn unconditional_jumps_may_grow_and_conditional_ones_may_not() {
     let conditional = program(Insn::new(op::JMP | op::JEQ | op::K, 1, 0, i16::MAX - 1, 7));
     let program = Code::new(conditional.clone()).expect("a program");
     assert_eq!(
-        program
-            .rewrite(&full_plan(), ContextPlace::Register(9))
-            .expect_err("too far"),
+        program.rewrite(&full_plan(), ContextPlace::Register(9)).expect_err("too far"),
         Refusal::TooFar { instruction: 0 }
     );
 }
@@ -267,15 +252,9 @@ fn unconditional_jumps_may_grow_and_conditional_ones_may_not() {
 fn indirect_and_stray_jumps_are_refused() {
     let refused = |code: &[Insn]| Code::new(code.to_vec()).expect_err("refused");
     let indirect = Insn::new(JUMP_INDIRECT, 1, 0, 0, 0);
-    assert_eq!(
-        refused(&[set(0, 1), indirect]),
-        Refusal::IndirectJump { instruction: 1 }
-    );
+    assert_eq!(refused(&[set(0, 1), indirect]), Refusal::IndirectJump { instruction: 1 });
     let out = Insn::new(JUMP, 0, 0, 5, 0);
-    assert_eq!(
-        refused(&[out, op::exit()]),
-        Refusal::Malformed { instruction: 0 }
-    );
+    assert_eq!(refused(&[out, op::exit()]), Refusal::Malformed { instruction: 0 });
     assert_eq!(refused(&[]), Refusal::Malformed { instruction: 0 });
 }
 
@@ -290,14 +269,7 @@ fn context_goes_below_the_stack_in_use() {
 
 #[test]
 fn registers_in_use_are_known_from_the_main_program_alone() {
-    let code = [
-        op::mov(6, 1),
-        Insn::new(CALL, 0, PSEUDO_CALL, 0, 1),
-        op::exit(),
-        set(9, 1),
-        set(0, 1),
-        op::exit(),
-    ];
+    let code = [op::mov(6, 1), Insn::new(CALL, 0, PSEUDO_CALL, 0, 1), op::exit(), set(9, 1), set(0, 1), op::exit()];
     let program = Code::new(code.to_vec()).expect("a program");
     assert_eq!(program.free_registers(), [7, 8, 9]);
     assert_eq!(program.main().len(), 3);
@@ -334,32 +306,10 @@ fn assemble(pieces: &[(u8, u8, i32, u16)], callee: &[(u8, u8, i32, u16)]) -> Vec
             starts.push(code.len());
             match kind {
                 0 => code.push(set(*register, *value)),
-                1 => code.extend(
-                    note(*value)
-                        .into_iter()
-                        .chain((0..6).map(|r| set(r, *value))),
-                ),
-                2 => code.push(Insn::new(
-                    op::ALU64 | op::ADD | op::K,
-                    *register,
-                    0,
-                    0,
-                    *value,
-                )),
-                3 => code.push(Insn::new(
-                    op::JMP | op::JEQ | op::K,
-                    *register,
-                    0,
-                    0,
-                    *value,
-                )),
-                4 => code.push(Insn::new(
-                    op::JMP32 | op::JGT | op::K,
-                    *register,
-                    0,
-                    0,
-                    *value,
-                )),
+                1 => code.extend(note(*value).into_iter().chain((0..6).map(|r| set(r, *value)))),
+                2 => code.push(Insn::new(op::ALU64 | op::ADD | op::K, *register, 0, 0, *value)),
+                3 => code.push(Insn::new(op::JMP | op::JEQ | op::K, *register, 0, 0, *value)),
+                4 => code.push(Insn::new(op::JMP32 | op::JGT | op::K, *register, 0, 0, *value)),
                 5 => code.push(Insn::new(JUMP, 0, 0, 0, 0)),
                 6 if calls => {
                     code.push(Insn::new(CALL, 0, PSEUDO_CALL, 0, 0));
@@ -386,9 +336,7 @@ fn assemble(pieces: &[(u8, u8, i32, u16)], callee: &[(u8, u8, i32, u16)]) -> Vec
             one.imm = (length - index - 1) as i32;
         }
     }
-    let called = main
-        .iter()
-        .any(|one| one.src() == PSEUDO_CALL && one.code == CALL);
+    let called = main.iter().any(|one| one.src() == PSEUDO_CALL && one.code == CALL);
     if called {
         main.extend(emit(callee, false));
     }
