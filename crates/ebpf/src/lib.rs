@@ -1,6 +1,7 @@
 //! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate
 //! loads nothing and makes no system calls: other crates exchange blocks of [`Insn`].
 
+mod edit;
 mod flow;
 pub mod helper;
 mod insn;
@@ -9,6 +10,7 @@ mod simplify;
 pub mod splice;
 mod text;
 
+pub use edit::{Edited, Edits, TooFar};
 pub use flow::{starts, target};
 pub use insn::Insn;
 pub use simplify::simplify;

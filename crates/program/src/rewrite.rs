@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use trawl_ebpf::{Insn, helper, op, starts, target};
+use trawl_ebpf::{Edited, Edits, Insn, TooFar, helper, op, starts, target};
 
 /// A jump to an address in a register, whose target cannot be determined.
 const JUMP_INDIRECT: u8 = op::GOTO | op::X;
@@ -186,91 +186,28 @@ pub struct Rewritten {
     pub moved: Vec<usize>,
 }
 
-/// Replacement of one exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ExitReplacement {
-    /// The end itself.
-    End,
-    /// A jump to the end in place of that exit, or after the main program if the index is the main program's length.
-    JumpTo(usize),
-}
-
 fn lay_out(program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Rewritten, Refusal> {
-    let Code { instructions, main } = program;
-    let begin = beginning(plan.entry, place);
     let end = ending(&plan.exits, place);
-    let exits = assign_ends(program);
-    let mut exits = exits.iter().copied().peekable();
-
-    let mut out: Vec<Insn> = begin;
-    let mut moved = Vec::with_capacity(instructions.len() + 1);
-    // Jumps to ends, whose positions are known only after the layout.
-    let mut open = Vec::new();
-    let mut end_after_main = 0;
-    for (index, instruction) in instructions.iter().enumerate() {
-        if index == *main {
-            end_after_main = out.len();
-            out.extend_from_slice(&end);
-        }
-        moved.push(out.len());
-        match exits.next_if(|(exit, _)| *exit == index) {
-            Some((_, ExitReplacement::End)) => out.extend_from_slice(&end),
-            Some((_, ExitReplacement::JumpTo(to))) => {
-                open.push((out.len(), to));
-                out.push(op::goto(0));
-            }
-            None => out.push(*instruction),
-        }
-    }
-    if *main == instructions.len() {
-        end_after_main = out.len();
-        out.extend_from_slice(&end);
-    }
-    moved.push(out.len());
-
-    for (at, to) in open {
-        let target = if to == *main { end_after_main } else { moved[to] };
-        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: at })?;
-    }
-    for (index, _) in whole(instructions) {
-        let Some(target) = target(instructions, index) else {
-            continue;
-        };
-        let (at, target) = (moved[index], moved[target]);
-        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: index })?;
-    }
-    Ok(Rewritten { instructions: out, moved })
-}
-
-/// Plans the replacement of the main program's exits backwards from its end: each jumps to the nearest end after it.
-fn assign_ends(program: &Code) -> Vec<(usize, ExitReplacement)> {
+    let mut edits = Edits::default();
+    edits.begin_with(beginning(plan.entry, place));
+    edits.insert_apart(program.main, end.clone());
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
         .map(|(index, _)| index)
         .collect();
+    // Each exit jumps to the nearest end after it.
     let mut nearest = program.main;
-    let mut ends: Vec<(usize, ExitReplacement)> = exits
-        .into_iter()
-        .rev()
-        .map(|exit| {
-            if nearest - exit <= NEAR {
-                return (exit, ExitReplacement::JumpTo(nearest));
-            }
+    for exit in exits.into_iter().rev() {
+        if nearest - exit <= NEAR {
+            edits.replace_by_jump(exit, nearest);
+        } else {
             nearest = exit;
-            (exit, ExitReplacement::End)
-        })
-        .collect();
-    ends.reverse();
-    ends
-}
-
-/// Sets the distance of an instruction's target; an unconditional jump may become one with a longer range.
-fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> {
-    let distance = target as i64 - at as i64 - 1;
-    instruction.set_distance(distance).or_else(|| {
-        let far = i32::try_from(distance).ok()?;
-        (instruction.code == op::GOTO).then(|| *instruction = op::goto_far(far))
-    })
+            edits.replace(exit, end.clone());
+        }
+    }
+    let Edited { instructions, moved } =
+        edits.apply(&program.instructions).map_err(|TooFar { instruction }| Refusal::TooFar { instruction })?;
+    Ok(Rewritten { instructions, moved: moved.into_iter().map(|index| index as usize).collect() })
 }
 
 /// Builds the code that keeps the context, and runs the program in the entry's slot first.
