@@ -13,11 +13,12 @@ use trawl_bpf::info;
 use trawl_bpf::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
 use trawl_bpf::loader::{LoadFailure, LoadedFile};
 use trawl_bpf::map;
-use trawl_bpf::prepared::{Edited, Prepared, Twin};
+use trawl_bpf::prepared::{Prepared, Twin};
 use trawl_bpf::probe::kernel_function;
+use trawl_ebpf::Edited;
 use trawl_sys::{Error, Result};
 
-use crate::rewrite::{Code, ContextPlace, EntrySlot, ExitMap, ExitSlots, Refusal, Rewriting, Rewritten, STACK_SIZE};
+use crate::rewrite::{Code, ContextPlace, EntrySlot, ExitMap, ExitSlots, Refusal, Rewriting, STACK_SIZE};
 
 /// Names of the maps, by which captures find them.
 pub const HOOK: &str = "trawl_hook";
@@ -229,9 +230,7 @@ fn place_in_sight(program: &Code) -> Option<ContextPlace> {
 }
 
 fn rewrite(name: &str, program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Edited, Problem> {
-    let Rewritten { instructions, moved } =
-        program.rewrite(plan, place).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
-    Ok(Edited { instructions, moved: moved.into_iter().map(|index| index as u32).collect() })
+    program.rewrite(plan, place).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
 }
 
 impl InsertedHooks {

@@ -162,7 +162,7 @@ impl Code {
         deepest
     }
 
-    pub fn rewrite(&self, plan: &Rewriting, place: ContextPlace) -> Result<Rewritten, Refusal> {
+    pub fn rewrite(&self, plan: &Rewriting, place: ContextPlace) -> Result<Edited, Refusal> {
         lay_out(self, plan, place)
     }
 }
@@ -178,15 +178,7 @@ const THIRD_ARGUMENT: u8 = 3;
 /// Maximum distance from an exit to a shared end; it leaves room for inserted instructions.
 const NEAR: usize = 32_000;
 
-/// A program with its exits rewritten.
-#[derive(Clone, Debug)]
-pub struct Rewritten {
-    pub instructions: Vec<Insn>,
-    /// New position of each instruction of the original, and of the end.
-    pub moved: Vec<usize>,
-}
-
-fn lay_out(program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Rewritten, Refusal> {
+fn lay_out(program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Edited, Refusal> {
     let end = ending(&plan.exits, place);
     let mut edits = Edits::default();
     edits.begin_with(beginning(plan.entry, place));
@@ -205,9 +197,7 @@ fn lay_out(program: &Code, plan: &Rewriting, place: ContextPlace) -> Result<Rewr
             edits.replace(exit, end.clone());
         }
     }
-    let Edited { instructions, moved } =
-        edits.apply(&program.instructions).map_err(|TooFar { instruction }| Refusal::TooFar { instruction })?;
-    Ok(Rewritten { instructions, moved: moved.into_iter().map(|index| index as usize).collect() })
+    edits.apply(&program.instructions).map_err(|TooFar { instruction }| Refusal::TooFar { instruction })
 }
 
 /// Builds the code that keeps the context, and runs the program in the entry's slot first.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
-use trawl_ebpf::Insn;
+use trawl_ebpf::{Edited, Insn};
 use trawl_sys::{Error, Result};
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, collect_warnings, end_of_log};
@@ -25,13 +25,6 @@ const STATISTICS_SIZE: usize = 64 << 10;
 const STACK_DEPTH: &str = "stack depth ";
 const FRAGS_SECTION: &str = "xdp.frags";
 const GPL: &str = "GPL";
-
-/// A program with other instructions, and the new position of each old one and of the end.
-#[derive(Clone, Debug)]
-pub struct Edited {
-    pub instructions: Vec<Insn>,
-    pub moved: Vec<u32>,
-}
 
 /// An object file that libbpf has prepared.
 #[derive(Debug)]

@@ -110,7 +110,7 @@ fn through(map: i32, slots: ExitSlots) -> ExitMap {
     ExitMap { map, slots }
 }
 
-fn rewritten(code: &[Insn], plan: &Rewriting, place: ContextPlace) -> Rewritten {
+fn rewritten(code: &[Insn], plan: &Rewriting, place: ContextPlace) -> Edited {
     let program = Code::new(code.to_vec()).expect("a program");
     program.rewrite(plan, place).expect("it can be rewritten")
 }
@@ -197,11 +197,11 @@ fn address_of_a_callback_is_adjusted() {
         op::exit(),
     ];
     let found = rewritten(&code, &full_plan(), ContextPlace::Register(9));
-    let at = found.moved[0];
+    let at = found.moved[0] as usize;
     let callback = (at as i64 + 1 + i64::from(found.instructions[at].imm)) as usize;
-    assert_eq!(callback, found.moved[4]);
+    assert_eq!(callback, found.moved[4] as usize);
     assert_eq!(found.instructions[callback], set(0, 0));
-    assert_eq!(*found.moved.last().unwrap(), found.instructions.len());
+    assert_eq!(found.moved.last().copied(), Some(found.instructions.len() as u32));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn unconditional_jumps_may_grow_and_conditional_ones_may_not() {
     };
     let far = program(Insn::new(JUMP, 0, 0, i16::MAX - 1, 0));
     let found = rewritten(&far, &full_plan(), ContextPlace::Register(9));
-    assert_eq!(found.instructions[found.moved[0]].code, JUMP_FAR);
+    assert_eq!(found.instructions[found.moved[0] as usize].code, JUMP_FAR);
     same(&far, &full_plan(), ContextPlace::Register(9));
     let conditional = program(Insn::new(op::JMP | op::JEQ | op::K, 1, 0, i16::MAX - 1, 7));
     let program = Code::new(conditional.clone()).expect("a program");
