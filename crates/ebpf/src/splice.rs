@@ -1,8 +1,8 @@
 //! Inserts a filter's instructions at a program's placeholder.
 
-use crate::Insn;
 use crate::flow::{starts, target};
 use crate::op::{self, LOAD_IMMEDIATE};
+use crate::{Edits, Insn};
 
 /// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/lib/filter.h.
 pub const FILTER: i32 = 0x7477_fffe;
@@ -38,47 +38,23 @@ pub fn has_mark(program: &[Insn], mark: i32) -> bool {
 /// them.
 pub fn splice(program: &[Insn], mark: i32, block: &[Insn], far_jumps: bool) -> Result<Vec<Insn>, Unfit> {
     let at = position(program, mark).ok_or(Unfit::NoMark)?;
-    let after = at + MARK_LENGTH;
-    match with_replaced(program, at..after, block) {
-        Err(_) if far_jumps => {}
-        result => return result,
-    }
-    // Jumps stay inside a function, so the block must be in it as well.
-    let end = end_of_first_function(program);
-    let shortened = MARK_LENGTH - 1;
-    let far = |from: usize, to: usize| op::goto_far((to as i64 - from as i64 - 1) as i32);
-    let there = far(at, end - shortened);
-    let back = far(end - shortened + block.len(), at + 1);
-    let with_block = with_replaced(program, end..end, &[block, &[back]].concat())?;
-    with_replaced(&with_block, at..after, &[there])
+    let mut edits = if far_jumps { Edits::default() } else { Edits::without_far_jumps() };
+    edits.replace(at, block.to_vec());
+    let spliced = edits
+        .apply(program)
+        .or_else(|too_far| if far_jumps { after_function(program, at, block).apply(program) } else { Err(too_far) });
+    Ok(spliced.map_err(|_| Unfit::TooLong { instructions: block.len() })?.instructions)
 }
 
-/// Returns the program with some instructions replaced by others. Other jumps keep their targets.
-fn with_replaced(program: &[Insn], old: std::ops::Range<usize>, new: &[Insn]) -> Result<Vec<Insn>, Unfit> {
-    let moved = |index: usize| {
-        if index < old.end { index } else { index - old.len() + new.len() }
-    };
-    let mut spliced = Vec::with_capacity(program.len() + new.len());
-    let mut is_second_half = false;
-    for (index, instruction) in program.iter().enumerate() {
-        if index == old.start {
-            spliced.extend_from_slice(new);
-        }
-        if old.contains(&index) {
-            continue;
-        }
-        let mut instruction = *instruction;
-        if !is_second_half && let Some(target) = target(program, index) {
-            let distance = moved(target) as i64 - moved(index) as i64 - 1;
-            instruction.set_distance(distance).ok_or(Unfit::TooLong { instructions: new.len() })?;
-        }
-        is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
-        spliced.push(instruction);
-    }
-    if old.start == program.len() {
-        spliced.extend_from_slice(new);
-    }
-    Ok(spliced)
+/// Plans the block after the first function, inside which jumps to it and back must stay.
+fn after_function(program: &[Insn], at: usize, block: &[Insn]) -> Edits {
+    let end = end_of_first_function(program);
+    let moved_end = end + 1 - MARK_LENGTH;
+    let far = |from: usize, to: usize| op::goto_far((to as i64 - from as i64 - 1) as i32);
+    let mut edits = Edits::default();
+    edits.replace(at, vec![far(at, moved_end)]);
+    edits.insert_apart(end, [block, &[far(moved_end + block.len(), at + 1)]].concat());
+    edits
 }
 
 /// Returns the end of the first function: the lowest start of the others, which calls and addresses refer to.
