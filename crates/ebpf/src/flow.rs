@@ -54,6 +54,11 @@ impl Insn {
         matches!(self.code & CLASS, JMP | JMP32)
     }
 
+    /// Returns true if control comes back to the next instruction.
+    pub(crate) fn calls(self) -> bool {
+        self.code & !X == CALL_CODE
+    }
+
     fn target_field(self) -> Option<Field> {
         match self.code {
             GOTO_FAR => Some(Field::Immediate),

@@ -1,6 +1,7 @@
 //! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate
 //! loads nothing and makes no system calls: other crates exchange blocks of [`Insn`].
 
+mod blocks;
 mod edit;
 mod flow;
 pub mod helper;
@@ -10,6 +11,7 @@ mod simplify;
 pub mod splice;
 mod text;
 
+pub use blocks::{blocks, functions};
 pub use edit::{Edited, Edits, TooFar};
 pub use flow::{starts, target};
 pub use insn::Insn;

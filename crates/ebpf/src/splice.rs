@@ -1,8 +1,7 @@
 //! Inserts a filter's instructions at a program's placeholder.
 
-use crate::flow::{starts, target};
 use crate::op::{self, LOAD_IMMEDIATE};
-use crate::{Edits, Insn};
+use crate::{Edits, Insn, functions};
 
 /// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/lib/filter.h.
 pub const FILTER: i32 = 0x7477_fffe;
@@ -48,22 +47,13 @@ pub fn splice(program: &[Insn], mark: i32, block: &[Insn], far_jumps: bool) -> R
 
 /// Plans the block after the first function, inside which jumps to it and back must stay.
 fn after_function(program: &[Insn], at: usize, block: &[Insn]) -> Edits {
-    let end = end_of_first_function(program);
+    let end = functions(program).get(1).copied().unwrap_or(program.len());
     let moved_end = end + 1 - MARK_LENGTH;
     let far = |from: usize, to: usize| op::goto_far((to as i64 - from as i64 - 1) as i32);
     let mut edits = Edits::default();
     edits.replace(at, vec![far(at, moved_end)]);
     edits.insert_apart(end, [block, &[far(moved_end + block.len(), at + 1)]].concat());
     edits
-}
-
-/// Returns the end of the first function: the lowest start of the others, which calls and addresses refer to.
-fn end_of_first_function(program: &[Insn]) -> usize {
-    starts(program)
-        .filter(|at| program[*at].names_function())
-        .filter_map(|at| target(program, at))
-        .min()
-        .unwrap_or(program.len())
 }
 
 #[cfg(test)]
