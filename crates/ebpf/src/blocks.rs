@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::Insn;
 use crate::flow::{starts, target};
 
-/// Returns the starts of functions, that of the main program first.
+/// Returns the starts of functions: the main program's, at the beginning, and those that instructions name.
 pub fn functions(program: &[Insn]) -> Vec<usize> {
     let named = starts(program).filter(|at| program[*at].names_function());
     let mut found: BTreeSet<usize> = named.filter_map(|at| target(program, at)).collect();
