@@ -2,8 +2,8 @@
 
 use crate::Insn;
 use crate::op::{
-    ALU, ALU64, ATOMIC, CALL_CODE, EXIT_CODE, FUNCTION, GOTO, GOTO_FAR, JEQ, JGE, JGT, JLE, JLT, JMP, JMP32, JNE, JSET,
-    LDX, LOAD_IMMEDIATE, MOV, OWN_FUNCTION, ST, STX, X,
+    ALU, ALU64, ATOMIC, CALL_CODE, COMPARE_EXCHANGE, END, EXIT_CODE, FUNCTION, GOTO, GOTO_FAR, JEQ, JGE, JGT, JLE, JLT,
+    JMP, JMP32, JNE, JSET, LDX, LOAD_IMMEDIATE, MOV, OWN_FUNCTION, ST, STX, X,
 };
 
 const CLASS: u8 = 0x07;
@@ -14,6 +14,8 @@ const MOVE_NUMBER: u8 = ALU64 | MOV;
 const MOVE_NUMBER_32: u8 = ALU | MOV;
 /// Register of a function's result.
 pub(crate) const RESULT: u8 = 0;
+/// Register of the packet's address for loads from packets.
+const PACKET: u8 = 6;
 
 /// Returns the indices of instructions, without the second halves of 64-bit loads.
 pub fn starts(program: &[Insn]) -> impl Iterator<Item = usize> {
@@ -125,12 +127,26 @@ impl Insn {
     pub(crate) fn reads(self, register: u8) -> bool {
         let (to, from) = (self.dst() == register, self.src() == register);
         match self.code & CLASS {
-            CLASS_LOAD => self.code != LOAD_IMMEDIATE,
+            CLASS_LOAD => self.loads_from_packet() && (from || register == PACKET),
             LDX => from,
             ST => to,
-            STX => to || from || self.code & MODE == ATOMIC,
-            _ => to && self.code & OPERATION != MOV || from && self.code & X != 0,
+            STX => to || from || register == RESULT && self.compares_and_exchanges(),
+            // The source bit of a byte swap stands for big-endian.
+            _ => match self.code & OPERATION {
+                END => to,
+                MOV => from && self.code & X != 0,
+                _ => to || from && self.code & X != 0,
+            },
         }
+    }
+
+    fn compares_and_exchanges(self) -> bool {
+        self.code & MODE == ATOMIC && self.imm == COMPARE_EXCHANGE
+    }
+
+    /// Returns true for classic BPF's loads, which the kernel makes by a call.
+    pub(crate) fn loads_from_packet(self) -> bool {
+        self.code & CLASS == CLASS_LOAD && self.code != LOAD_IMMEDIATE
     }
 
     /// Returns true if it overwrites the whole register; for instructions that do not branch.
@@ -167,6 +183,10 @@ mod tests {
         // A compare-and-exchange reads r0 without naming it.
         assert!(Insn::new(0xdb, 1, 2, 0, 0xf1).reads(0));
         let swap_bytes = op::be(3, 16);
-        assert!(swap_bytes.reads(3) && swap_bytes.sets(3));
+        assert!(swap_bytes.reads(3) && swap_bytes.sets(3) && !swap_bytes.reads(0));
+        let add_atomically = op::atomic_add(op::DW, 1, 0, 2);
+        assert!(add_atomically.reads(1) && add_atomically.reads(2) && !add_atomically.reads(0));
+        let from_packet = Insn::new(0x40, 0, 3, 0, 12);
+        assert!(from_packet.reads(6) && from_packet.reads(3) && !from_packet.reads(1));
     }
 }

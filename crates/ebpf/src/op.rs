@@ -61,10 +61,14 @@ pub const JLE: u8 = 0xb0;
 
 /// Flag of an atomic operation that returns the previous value.
 const FETCH: i32 = 0x01;
+/// Atomic operation that compares memory with the result's register.
+pub const COMPARE_EXCHANGE: i32 = 0xf0 | FETCH;
 
 /// Complete codes.
 pub const GOTO: u8 = JMP | JA;
 pub const GOTO_FAR: u8 = JMP32 | JA;
+/// Jumps to an address in a register.
+pub const JUMP_INDIRECT: u8 = GOTO | X;
 pub const CALL_CODE: u8 = JMP | CALL;
 pub const EXIT_CODE: u8 = JMP | EXIT;
 

@@ -7,10 +7,8 @@
 
 use std::fmt;
 
+use trawl_ebpf::op::JUMP_INDIRECT;
 use trawl_ebpf::{Edited, Edits, Insn, TooFar, helper, op, starts, target};
-
-/// A jump to an address in a register, whose target cannot be determined.
-const JUMP_INDIRECT: u8 = op::GOTO | op::X;
 
 /// A map that an exit jumps on through.
 #[derive(Clone, Debug, PartialEq, Eq)]
