@@ -10,6 +10,7 @@ mod liveness;
 pub mod op;
 mod simplify;
 pub mod splice;
+mod stack;
 mod text;
 
 pub use blocks::{blocks, functions};
@@ -18,4 +19,5 @@ pub use flow::{starts, target};
 pub use insn::Insn;
 pub use liveness::live_before;
 pub use simplify::simplify;
+pub use stack::{STACK_SIZE, slot_below};
 pub use text::disassemble;

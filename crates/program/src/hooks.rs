@@ -15,10 +15,10 @@ use trawl_bpf::loader::{LoadFailure, LoadedFile};
 use trawl_bpf::map;
 use trawl_bpf::prepared::{Prepared, Twin};
 use trawl_bpf::probe::kernel_function;
-use trawl_ebpf::Edited;
+use trawl_ebpf::{Edited, STACK_SIZE};
 use trawl_sys::{Error, Result};
 
-use crate::rewrite::{Code, ContextPlace, EntrySlot, ExitMap, ExitSlots, Refusal, Rewriting, STACK_SIZE};
+use crate::rewrite::{Code, ContextPlace, EntrySlot, ExitMap, ExitSlots, Refusal, Rewriting};
 
 /// Names of the maps, by which captures find them.
 pub const HOOK: &str = "trawl_hook";

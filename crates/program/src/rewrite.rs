@@ -8,7 +8,7 @@
 use std::fmt;
 
 use trawl_ebpf::op::JUMP_INDIRECT;
-use trawl_ebpf::{Edited, Edits, Insn, TooFar, helper, op, starts, target};
+use trawl_ebpf::{Edited, Edits, Insn, TooFar, helper, op, slot_below, starts, target};
 
 /// A map that an exit jumps on through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,9 +256,6 @@ fn load_map(map: i32) -> [Insn; 2] {
 
 const CONTEXT: u8 = 1;
 const FRAME: u8 = 10;
-/// Maximum stack of a program, including the subprograms that it is calling.
-pub const STACK_SIZE: u32 = 512;
-const SLOT: u32 = 8;
 const CALLEE_SAVED: [u8; 4] = [6, 7, 8, 9];
 
 /// Location of the context while the program runs.
@@ -273,11 +270,7 @@ pub enum ContextPlace {
 impl ContextPlace {
     /// Returns the position on the stack below the part that the program uses.
     pub fn below(depth: u32) -> Result<Self, Refusal> {
-        let bottom = depth.next_multiple_of(SLOT) + SLOT;
-        match i16::try_from(bottom) {
-            Ok(bottom) if u32::from(bottom.unsigned_abs()) <= STACK_SIZE => Ok(Self::Stack(-bottom)),
-            _ => Err(Refusal::StackFull { depth }),
-        }
+        slot_below(depth).map(Self::Stack).ok_or(Refusal::StackFull { depth })
     }
 
     fn save(self) -> Insn {
