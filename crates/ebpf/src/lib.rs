@@ -1,7 +1,8 @@
-//! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate
+//! eBPF instructions as values: constructed, printed, analysed, and inserted into or removed from programs. This crate
 //! loads nothing and makes no system calls: other crates exchange blocks of [`Insn`].
 
 mod blocks;
+pub mod coverage;
 mod edit;
 mod flow;
 pub mod helper;
