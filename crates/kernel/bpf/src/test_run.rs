@@ -128,8 +128,11 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
     use super::*;
+    use crate::map;
     use crate::program::{HAS_FRAGS, SCHED_CLS, XDP};
     use crate::program::{LoadOptions, returning};
+    use trawl_ebpf::coverage::add_probes;
+    use trawl_ebpf::{Edits, Insn, op};
     use trawl_sys::testing::root_or_skip;
 
     fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
@@ -170,5 +173,40 @@ mod tests {
         }
         let program = answering(XDP, 2, 0);
         assert!(xdp(program.as_fd(), &[0; 13], None, 1).is_err());
+    }
+
+    #[test]
+    fn probes_set_the_bytes_of_the_blocks_that_ran() {
+        if !root_or_skip() {
+            return;
+        }
+        // Returns the frame's first byte if that is 0, and 2 otherwise.
+        let program = [
+            op::load(op::W, 6, 1, 0), // the frame
+            op::load(op::W, 2, 1, 4), // its end
+            op::mov(3, 6),
+            op::alu_imm(op::ADD, 3, 14),
+            Insn::new(op::JMP | op::JGT | op::X, 3, 2, 2, 0), // to the move
+            op::load(op::B, 0, 6, 0),
+            op::jump_if(op::JEQ, 0, 0, 1), // to the exit
+            op::alu_imm(op::MOV, 0, 2),
+            op::exit(),
+        ];
+        for always_spill in [false, true] {
+            for (first, value, bytes) in [(0, 0, [1, 1, 0, 1]), (5, 2, [1, 1, 1, 1])] {
+                let map = map::create_mmapable_array("trawl_test", 16, 1).expect("a map");
+                let mut edits = Edits::default();
+                let descriptor = map.as_raw_fd();
+                let probes = add_probes(&program, &mut edits, descriptor, 8, Some(&[0]), |_| true, always_spill);
+                assert_eq!(probes.spilled.len(), usize::from(always_spill));
+                let edited = edits.apply(&program).expect("all jumps are near");
+                let loaded = LoadOptions::new("trawl_test", XDP).load(&edited.instructions).expect("a valid program");
+                let mut frame = [0u8; 64];
+                frame[0] = first;
+                assert_eq!(xdp(loaded.as_fd(), &frame, None, 1).expect("a run").value, value);
+                let marked = map::read(map.as_fd(), 0).expect("the array's value");
+                assert_eq!(marked, [&[0; 8][..], &bytes, &[0; 4]].concat());
+            }
+        }
     }
 }
