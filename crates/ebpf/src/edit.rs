@@ -35,7 +35,7 @@ pub struct Edited {
     pub moved: Vec<u32>,
 }
 
-/// A conditional jump that cannot reach across the inserted code.
+/// A jump that cannot reach across the inserted code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFar {
     /// Its number in the unedited program.
@@ -69,7 +69,7 @@ impl Edits {
         self.place(at).replacement = Some(Replacement::Code(code));
     }
 
-    /// Replaces an instruction by a jump to another one, or to the first of the code inserted before it, apart or not.
+    /// Replaces an instruction by an unconditional jump to another one, or to the first of the code inserted before it, apart or not.
     pub fn replace_by_jump(&mut self, at: usize, to: usize) {
         self.place(at).replacement = Some(Replacement::JumpTo(to));
     }
