@@ -1,3 +1,9 @@
 //! Runs XDP programs on recorded packets and compares them: with another program, or with the verdicts in the files.
 
+pub mod junit;
+pub mod page;
 pub mod report;
+#[cfg(test)]
+mod sample;
+pub mod text;
+mod wording;

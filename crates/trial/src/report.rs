@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::wording;
+
 /// The result of a trial.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -68,7 +70,7 @@ pub struct VerdictCount {
 pub struct Recorded {
     /// Packets with a verdict in their file.
     pub packets: u64,
-    /// Those of them for which the tested program has the same.
+    /// Packets for which the tested program has the same verdict.
     pub reproduced: u64,
 }
 
@@ -129,14 +131,7 @@ pub struct Example {
 }
 
 fn as_hex<S: serde::Serializer>(packets: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
-    use std::fmt::Write as _;
-    let text = packets.iter().map(|bytes| {
-        bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    });
-    serializer.collect_seq(text)
+    serializer.collect_seq(packets.iter().map(|bytes| wording::hex(bytes)))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -196,7 +191,7 @@ pub struct FunctionCoverage {
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceCoverage {
     pub name: String,
-    /// The lines with instructions, in their order.
+    /// The lines with instructions, in their order, from 1: instructions that belong to no line are left out.
     pub lines: Vec<LineCoverage>,
 }
 
