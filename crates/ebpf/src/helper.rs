@@ -1,17 +1,23 @@
-//! Kernel helper functions that trawl's own instructions call.
+//! Kernel helper functions that trawl's instructions call, or whose calls trawl replaces.
 #![allow(missing_docs)]
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const PROBE_READ: i32 = 4;
+pub const KTIME_GET_NS: i32 = 5;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 /// Does not return on success.
 pub const TAIL_CALL: i32 = 12;
+pub const REDIRECT: i32 = 23;
 pub const SKB_LOAD_BYTES: i32 = 26;
 pub const PROBE_READ_STR: i32 = 45;
+pub const REDIRECT_MAP: i32 = 51;
 pub const PROBE_READ_USER: i32 = 112;
 pub const PROBE_READ_KERNEL: i32 = 113;
 pub const PROBE_READ_KERNEL_STR: i32 = 115;
+pub const JIFFIES64: i32 = 118;
+pub const KTIME_GET_BOOT_NS: i32 = 125;
+pub const KTIME_GET_COARSE_NS: i32 = 160;
 pub const SOCK_FROM_FILE: i32 = 162;
 pub const LOOP: i32 = 181;
 pub const XDP_GET_BUFF_LEN: i32 = 188;

@@ -4,6 +4,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use trawl_ebpf::Insn;
+
 use super::{check, owned};
 
 #[derive(Clone, Debug)]
@@ -106,6 +108,19 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         verified: raw.verified_insns,
         jited_bytes: raw.jited_prog_len,
     })
+}
+
+/// Returns the instructions of a loaded program after the verifier has changed them. Addresses of maps are replaced by
+/// the maps' identifiers.
+pub fn instructions(fd: BorrowedFd<'_>) -> io::Result<Vec<Insn>> {
+    let mut raw = libbpf_sys::bpf_prog_info::default();
+    fill(fd, &mut raw)?;
+    let mut instructions = vec![Insn::default(); raw.xlated_prog_len as usize / size_of::<Insn>()];
+    let mut again = libbpf_sys::bpf_prog_info { xlated_prog_len: raw.xlated_prog_len, ..Default::default() };
+    again.xlated_prog_insns = instructions.as_mut_ptr() as u64;
+    fill(fd, &mut again)?;
+    instructions.truncate(again.xlated_prog_len as usize / size_of::<Insn>());
+    Ok(instructions)
 }
 
 pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {

@@ -257,6 +257,14 @@ impl ObjectFile {
         Some(path.to_string_lossy().into_owned().into())
     }
 
+    /// Makes no map use or create a pin, whatever the file says.
+    pub fn ignore_pins(&mut self) {
+        for map in self.open.maps_mut() {
+            // SAFETY: the map belongs to the object that is borrowed here, and is not loaded; null removes the path.
+            unsafe { libbpf_sys::bpf_map__set_pin_path(map.as_libbpf_object().as_ptr(), std::ptr::null()) };
+        }
+    }
+
     fn map(&mut self, name: &str) -> Result<libbpf_rs::OpenMapMut<'_>> {
         let missing = || Error::failed(format!("cannot set up the map {name}"), "it is not in the object");
         let found = self.open.maps_mut().find(|one| one.name() == name);

@@ -23,6 +23,8 @@ const LOG_STEPS: u32 = 1;
 const STATISTICS_SIZE: usize = 64 << 10;
 /// Text before the stack depths of a program's functions in the verifier's statistics.
 const STACK_DEPTH: &str = "stack depth ";
+/// Position of the line's number in a line record, above the column's.
+const LINE_SHIFT: u32 = 10;
 const FRAGS_SECTION: &str = "xdp.frags";
 const GPL: &str = "GPL";
 
@@ -48,6 +50,16 @@ pub struct Twin {
     instructions: Vec<Insn>,
     functions: Records<libbpf_sys::bpf_func_info>,
     lines: Records<libbpf_sys::bpf_line_info>,
+}
+
+/// A line of a program's source, from the object's line records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineRecord {
+    /// Number of the first instruction that was compiled from it.
+    pub instruction: usize,
+    pub file: String,
+    pub line: u32,
+    pub text: String,
 }
 
 impl ObjectFile {
@@ -80,6 +92,69 @@ impl Prepared<'_> {
     pub fn instructions(&self, name: &str) -> Result<Vec<Insn>> {
         let program = self.find(name)?;
         Ok(instructions_of(program).to_vec())
+    }
+
+    /// Returns the lines of the source from which the program and its subprograms were compiled, in the order of their
+    /// instructions; none if the object has no line records.
+    pub fn lines(&self, name: &str) -> Result<Vec<LineRecord>> {
+        let program = self.find(name)?;
+        let record = |line: &mut libbpf_sys::bpf_line_info| LineRecord {
+            instruction: line.insn_off as usize,
+            file: self.string(line.file_name_off),
+            line: line.line_col >> LINE_SHIFT,
+            text: self.string(line.line_off).trim().to_owned(),
+        };
+        Ok(lines_of(program).iter_mut().map(record).collect())
+    }
+
+    /// Returns the first instruction and the name of each of the program's functions.
+    pub fn functions(&self, name: &str) -> Result<Vec<(usize, String)>> {
+        let program = self.find(name)?;
+        let function = |one: &mut libbpf_sys::bpf_func_info| (one.insn_off as usize, self.type_name(one.type_id));
+        Ok(functions_of(program).iter_mut().map(function).collect())
+    }
+
+    fn string(&self, offset: u32) -> String {
+        self.text_of_types(|types| {
+            // SAFETY: the types belong to the object, which is live.
+            unsafe { libbpf_sys::btf__str_by_offset(types, offset) }
+        })
+    }
+
+    fn type_name(&self, number: u32) -> String {
+        self.text_of_types(|types| {
+            // SAFETY: as above; a type that was found is a structure of libbpf's.
+            unsafe {
+                let found = libbpf_sys::btf__type_by_id(types, number);
+                if found.is_null() {
+                    std::ptr::null()
+                } else {
+                    libbpf_sys::btf__name_by_offset(types, (*found).name_off)
+                }
+            }
+        })
+    }
+
+    /// Returns a text of the object's type information; empty if it has none.
+    fn text_of_types(&self, find: impl FnOnce(*const libbpf_sys::btf) -> *const std::ffi::c_char) -> String {
+        // SAFETY: the object is live; libbpf returns its own type information, or null.
+        let types = unsafe { libbpf_sys::bpf_object__btf(self.open.as_libbpf_object().as_ptr()) };
+        let text = if types.is_null() { std::ptr::null() } else { find(types) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: a C string of the type information, which lives as long as the object.
+        unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// Returns the name of each map by the descriptor that instructions contain.
+    pub fn map_names(&self) -> Vec<(i32, String)> {
+        let name = |map: libbpf_rs::OpenMap<'_>| {
+            // SAFETY: the map belongs to the object, which is live.
+            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
+            (fd, map.name().to_string_lossy().into_owned())
+        };
+        self.open.maps().map(name).collect()
     }
 
     /// Returns true if the object has a map of this name.

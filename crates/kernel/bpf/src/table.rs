@@ -8,6 +8,9 @@ pub use super::entry::{ANY, NEW_ONLY};
 use super::entry::{delete, exists, lookup, take, update};
 use super::info::{self, MapInfo};
 
+/// Number of entries that are read at once.
+const BATCH: usize = 4096;
+
 /// An open map with its key and value sizes.
 #[derive(Debug)]
 pub struct Table {
@@ -62,6 +65,17 @@ impl Table {
         unsafe { update(self.as_fd(), key.as_ptr(), value.as_ptr(), flags) }
     }
 
+    /// Writes one value under a key, in a per-CPU map for each CPU.
+    pub fn update_all(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if !is_per_cpu(self.about.kind) {
+            return self.update(key, value, ANY);
+        }
+        let mut padded = value.to_vec();
+        padded.resize(value.len().next_multiple_of(8), 0);
+        let copies = self.value_length / padded.len().max(1);
+        self.update(key, &padded.repeat(copies), ANY)
+    }
+
     /// Returns the value under a key, if it has one; from per-CPU maps all values, each padded to eight bytes.
     pub fn lookup(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.check_key(key)?;
@@ -97,6 +111,63 @@ impl Table {
             keys.push(next);
         }
         Ok(keys)
+    }
+
+    /// Returns all entries, in as few system calls as the kernel allows.
+    pub fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        match self.entries_in_batches() {
+            // Some kinds of map have no batches, and a bucket of a hash map may be larger than a batch.
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOMEM)) => {}
+            result => return result,
+        }
+        let mut entries = Vec::new();
+        for key in self.keys()? {
+            if let Some(value) = self.lookup(&key)? {
+                entries.push((key, value));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn entries_in_batches(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (key_length, value_length) = (self.about.key_size as usize, self.value_length);
+        let most = (self.about.max_entries as usize).clamp(1, BATCH);
+        let mut keys = vec![0u8; key_length * most];
+        let mut values = vec![0u8; value_length * most];
+        // The position is a key or a number of 32 bits.
+        let mut position = vec![0u8; key_length.max(4)];
+        let mut entries = Vec::new();
+        let mut is_first = true;
+        loop {
+            let mut count = most as u32;
+            let from = if is_first { std::ptr::null_mut() } else { position.as_mut_ptr().cast() };
+            let mut next = vec![0u8; position.len()];
+            // SAFETY: there is room for `count` keys and values, and for a position.
+            let result = check(unsafe {
+                libbpf_sys::bpf_map_lookup_batch(
+                    self.fd.as_raw_fd(),
+                    from,
+                    next.as_mut_ptr().cast(),
+                    keys.as_mut_ptr().cast(),
+                    values.as_mut_ptr().cast(),
+                    &raw mut count,
+                    std::ptr::null(),
+                )
+            });
+            let is_over = match result {
+                Ok(_) => false,
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => true,
+                Err(e) => return Err(e),
+            };
+            let found = (count as usize).min(most);
+            let pairs = keys.chunks(key_length).zip(values.chunks(value_length)).take(found);
+            entries.extend(pairs.map(|(key, value)| (key.to_vec(), value.to_vec())));
+            if is_over {
+                return Ok(entries);
+            }
+            position = next;
+            is_first = false;
+        }
     }
 
     /// Returns true if the map has any entry; arrays always have all of theirs.
@@ -157,8 +228,18 @@ mod tests {
         assert!(table.lookup(&[0; 3]).is_err());
         assert!(table.update(&[0; 4], b"longer", ANY).is_err());
         assert_eq!(table.keys().unwrap(), [[0; 4]]);
+        assert_eq!(table.entries().unwrap(), [(vec![0; 4], b"hello".to_vec())]);
         let again = Table::open_by_id(table.about().id).unwrap();
         again.update(&[0; 4], b"world", ANY).unwrap();
         assert_eq!(table.lookup(&[0; 4]).unwrap().as_deref(), Some(&b"world"[..]));
+        let hash = Table::hash("trawl_test", (4, 3), 10_000).unwrap();
+        for number in 0..6000u32 {
+            hash.update(&number.to_ne_bytes(), &number.to_ne_bytes()[..3], ANY).unwrap();
+        }
+        let mut entries = hash.entries().unwrap();
+        entries.sort();
+        entries.dedup();
+        assert_eq!(entries.len(), 6000);
+        assert!(entries.iter().all(|(key, value)| key[..3] == value[..]));
     }
 }

@@ -56,26 +56,72 @@ const GROWTH: usize = 4096;
 
 /// Runs an XDP program on a frame once, and returns the frame as the program left it.
 pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunAnswer> {
-    let context = libbpf_sys::xdp_md {
-        data_end: u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
-        ..Default::default()
-    };
-    let mut after = libbpf_sys::xdp_md::default();
-    let mut bytes = vec![0u8; frame.len() + GROWTH];
-    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
-    opts.data_in = frame.as_ptr().cast();
-    opts.data_size_in = context.data_end;
-    opts.data_out = bytes.as_mut_ptr().cast();
-    opts.data_size_out = bytes.len() as u32;
-    opts.ctx_in = (&raw const context).cast();
-    opts.ctx_size_in = size_of_val(&context) as u32;
-    opts.ctx_out = (&raw mut after).cast();
-    opts.ctx_size_out = size_of_val(&after) as u32;
-    opts.repeat = 1;
-    // SAFETY: what is read and what is written is given with its true size and outlives the call.
-    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
-    bytes.truncate(opts.data_size_out as usize);
-    Ok(TestRunAnswer { value: opts.retval, bytes, metadata: after.data })
+    let mut runner = Runner::default();
+    let Outcome { value, bytes, metadata, .. } = runner.xdp(program, frame, Arrival::default())?;
+    Ok(TestRunAnswer { value, bytes: bytes.to_vec(), metadata })
+}
+
+/// Arrival of a frame in a test run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The interface, in the calling thread's namespace; 0 for the loopback interface.
+    pub interface: u32,
+    /// The queue of the interface.
+    pub queue: u32,
+}
+
+/// A frame after a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome<'r> {
+    /// The program's return value.
+    pub value: u32,
+    /// All bytes, including the metadata in front of the frame.
+    pub bytes: &'r [u8],
+    /// Number of bytes of metadata.
+    pub metadata: u32,
+    pub duration: Duration,
+}
+
+/// Single runs of XDP programs, which use the same memory.
+#[derive(Debug, Default)]
+pub struct Runner {
+    left: Vec<u8>,
+}
+
+impl Runner {
+    /// Runs a program once on a frame.
+    pub fn xdp(&mut self, program: BorrowedFd<'_>, frame: &[u8], arrival: Arrival) -> io::Result<Outcome<'_>> {
+        let length = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let context = libbpf_sys::xdp_md {
+            data_end: length,
+            ingress_ifindex: arrival.interface,
+            rx_queue_index: arrival.queue,
+            ..Default::default()
+        };
+        let mut after = libbpf_sys::xdp_md::default();
+        let room = frame.len() + GROWTH;
+        if self.left.len() < room {
+            self.left.resize(room, 0);
+        }
+        let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+        opts.data_in = frame.as_ptr().cast();
+        opts.data_size_in = length;
+        opts.data_out = self.left.as_mut_ptr().cast();
+        opts.data_size_out = self.left.len() as u32;
+        opts.ctx_in = (&raw const context).cast();
+        opts.ctx_size_in = size_of_val(&context) as u32;
+        opts.ctx_out = (&raw mut after).cast();
+        opts.ctx_size_out = size_of_val(&after) as u32;
+        opts.repeat = 1;
+        // SAFETY: what is read and what is written is given with its true size and outlives the call.
+        check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+        Ok(Outcome {
+            value: opts.retval,
+            bytes: &self.left[..(opts.data_size_out as usize).min(self.left.len())],
+            metadata: after.data,
+            duration: Duration::from_nanos(opts.duration.into()),
+        })
+    }
 }
 
 /// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag outside the
