@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_attach::site::{Lock, Site};
 use trawl_bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable};
+use trawl_bpf::prepared::Prepared;
 use trawl_bpf::{info, map, probe, program};
 use trawl_sys::{Error, Result};
 
@@ -288,15 +289,7 @@ impl Source {
     /// Like [`Self::load`], in place of a function of a dispatcher if the role says so.
     pub(crate) fn load_as(mut self, site: &Site, role: Role<'_>) -> Result<Program> {
         let name = self.name()?;
-        let others = self.programs();
-        let entry = others.iter().find(|one| one.name == name);
-        let section = entry.map_or("", |one| one.section.as_str());
-        if entry.is_some_and(|one| one.kind == 0) {
-            self.object.set_xdp(&name);
-            if section.contains(".frags") {
-                self.flags |= program::HAS_FRAGS;
-            }
-        }
+        let targets = self.select(&name);
         match role {
             Role::Alone if self.flags != 0 => self.object.set_flags(&name, self.flags),
             Role::Alone => {}
@@ -306,32 +299,9 @@ impl Source {
                 .replace_function(&name, of, function)
                 .map_err(|e| Error::os(format!("cannot load {name} into a dispatcher"), e))?,
         }
-        let mut wanted = vec![name.as_str()];
-        wanted.extend(self.also.iter().map(String::as_str));
-        // The compiler may have filled a program array with other programs of the file: the kernel needs all of them.
-        if self.object.maps().iter().any(|one| one.kind == map::PROG_ARRAY) {
-            for one in others.iter().filter(|one| one.is_automatic && one.name != name) {
-                if one.kind == 0 {
-                    self.object.set_xdp(&one.name);
-                }
-                wanted.push(&one.name);
-            }
-        }
-        self.object.want(&wanted);
         if self.offload {
             self.object.offload_to(&name, site.index());
         }
-        // The kernel allows jumps only between programs that agree on packets in several pieces.
-        let jumps_there = |other: &str| {
-            let found = others.iter().find(|one| one.name == other);
-            found.is_some_and(|one| one.section.contains(".frags") == section.contains(".frags"))
-        };
-        let targets: Vec<String> = wanted
-            .iter()
-            .filter(|one| **one != name && !self.also.iter().any(|also| also == *one))
-            .filter(|one| jumps_there(one))
-            .map(|one| (*one).to_owned())
-            .collect();
         if self.linear {
             self.object.set_linear(&name);
             targets.iter().for_each(|one| self.object.set_linear(one));
@@ -379,6 +349,63 @@ impl Source {
             helpers: Vec::new(),
             plain_tag,
         })
+    }
+
+    /// Selects the program for loading, with the other programs that it needs. Returns the names of those that it can
+    /// jump to.
+    fn select(&mut self, name: &str) -> Vec<String> {
+        let others = self.programs();
+        let entry = others.iter().find(|one| one.name == name);
+        let section = entry.map_or("", |one| one.section.as_str());
+        if entry.is_some_and(|one| one.kind == 0) {
+            self.object.set_xdp(name);
+            if section.contains(".frags") {
+                self.flags |= program::HAS_FRAGS;
+            }
+        }
+        let mut wanted = vec![name];
+        wanted.extend(self.also.iter().map(String::as_str));
+        // The compiler may have filled a program array with other programs of the file: the kernel needs all of them.
+        if self.object.maps().iter().any(|one| one.kind == map::PROG_ARRAY) {
+            for one in others.iter().filter(|one| one.is_automatic && one.name != name) {
+                if one.kind == 0 {
+                    self.object.set_xdp(&one.name);
+                }
+                wanted.push(&one.name);
+            }
+        }
+        self.object.want(&wanted);
+        // The kernel allows jumps only between programs that agree on packets in several pieces.
+        let jumps_there = |other: &str| {
+            let found = others.iter().find(|one| one.name == other);
+            found.is_some_and(|one| one.section.contains(".frags") == section.contains(".frags"))
+        };
+        wanted
+            .iter()
+            .filter(|one| **one != name && !self.also.iter().any(|also| also == *one))
+            .filter(|one| jumps_there(one))
+            .map(|one| (*one).to_owned())
+            .collect()
+    }
+
+    /// Loads the program without an interface and without pins, after a function has edited it and the programs that it
+    /// can jump to, whose names the function gets.
+    pub fn load_edited(
+        mut self,
+        edit: impl FnOnce(&mut Prepared<'_>, &[String]) -> Result<()>,
+    ) -> Result<(LoadedFile, String)> {
+        let name = self.name()?;
+        let mut programs = vec![name.clone()];
+        programs.extend(self.select(&name));
+        if self.flags != 0 {
+            self.object.set_flags(&name, self.flags);
+        }
+        self.object.ignore_pins();
+        let cannot_load = |label: &str, e: &LoadFailure| explain::cannot_load(label, &name, e);
+        let mut prepared = self.object.prepare().map_err(|e| cannot_load(&self.label, &e))?;
+        edit(&mut prepared, &programs)?;
+        let file = self.object.load().map_err(|e| cannot_load(&self.label, &e))?;
+        Ok((file, name))
     }
 
     /// Inserts the requested hooks. A program that might be followed by others is loaded without them if necessary.
