@@ -1,10 +1,27 @@
 //! Runs XDP programs on recorded packets and compares them: with another program, or with the verdicts in the files.
+//!
+//! Both programs are loaded with their own maps, without an interface. Calls of clocks and of random numbers become
+//! loads of values that the trial sets before each packet, so that a run can be repeated; a byte for each basic block
+//! shows what a packet reached.
 
+mod clock;
+mod compare;
+mod coverage;
+pub mod examples;
+pub mod expect;
 pub mod junit;
 pub mod lcov;
+mod maps;
+mod minimise;
+mod packet;
 pub mod page;
 pub mod report;
 #[cfg(test)]
 mod sample;
+mod side;
 pub mod text;
+mod trial;
 mod wording;
+
+pub use packet::{Circumstance, Intake, Recorded, Unfit};
+pub use trial::{Allowed, FirstContents, Plan, Subject, Trial};

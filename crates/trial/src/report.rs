@@ -14,6 +14,8 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Number of packets that were run.
     pub packets: u64,
+    /// A number for the verdicts and bytes of all packets in their order, in hexadecimal digits.
+    pub outcomes: String,
     /// Packets by verdict, the most frequent first.
     pub verdicts: Vec<VerdictCount>,
     /// The verdicts in the files, compared with the tested program's.
@@ -26,6 +28,13 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Limits that were not met, each as a sentence.
     pub missed: Vec<String>,
+}
+
+impl Report {
+    /// Returns true if nothing differs but what is allowed, and no limit was missed.
+    pub fn is_well(&self) -> bool {
+        self.maps.is_empty() && self.missed.is_empty() && self.groups.iter().all(|group| group.allowed.is_some())
+    }
 }
 
 /// One of the programs.

@@ -11,6 +11,7 @@ pub fn report() -> Report {
     let file = |name: &str, packets, differing| FileReport { name: name.into(), packets, left_out: vec![], differing };
     let verdict = |verdict: &str, packets, against| VerdictCount { verdict: verdict.into(), packets, against };
     Report {
+        outcomes: "00112233445566aa".to_owned(),
         program: tested("new.o", 473),
         against: Some(tested("old.o", 470)),
         files: vec![

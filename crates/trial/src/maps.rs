@@ -1,0 +1,170 @@
+//! The maps of a program in a trial: their contents read, compared and brought back.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use trawl_bpf::map;
+use trawl_bpf::table::{ANY, Table};
+use trawl_sys::{Error, Result};
+
+use crate::report::MapDifference;
+
+/// Keys with their values.
+type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A map of a program.
+#[derive(Debug)]
+pub(crate) struct TrialMap {
+    pub name: String,
+    table: Table,
+    /// The contents at the beginning of each run; `None` until they are noted.
+    first: Option<Contents>,
+}
+
+/// The maps of a program whose contents can be read and written.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    all: Vec<TrialMap>,
+    /// Maps whose contents cannot be compared, by name.
+    pub opaque: Vec<String>,
+}
+
+/// Section of constants, whose map the kernel does not let anybody change.
+const CONSTANTS: &str = ".rodata";
+
+impl Maps {
+    /// Opens the maps of a loaded program.
+    pub fn open(maps: Vec<(String, BorrowedFd<'_>)>) -> Result<Self> {
+        let mut opened = Self::default();
+        for (name, fd) in maps {
+            if name.contains(CONSTANTS) {
+                continue;
+            }
+            let cannot = |e| Error::os(format!("cannot read the map {name}"), e);
+            let table = fd.try_clone_to_owned().and_then(Table::new).map_err(cannot)?;
+            let kind = table.about().kind;
+            // A program array contains the program's own parts, and the sockets of a map cannot be read.
+            if kind == map::PROG_ARRAY {
+                continue;
+            }
+            if map::has_keys(kind) && kind != map::XSKMAP {
+                opened.all.push(TrialMap { name, table, first: None });
+            } else {
+                opened.opaque.push(name);
+            }
+        }
+        Ok(opened)
+    }
+
+    pub fn named(&self, name: &str) -> Option<&Table> {
+        self.all.iter().find(|one| one.name == name).map(|one| &one.table)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Table)> {
+        self.all.iter().map(|one| (one.name.as_str(), &one.table))
+    }
+
+    /// Notes the present contents as those that `reset` brings back.
+    pub fn note(&mut self) -> Result<()> {
+        for one in &mut self.all {
+            one.first = Some(one.read()?);
+        }
+        Ok(())
+    }
+
+    /// Forgets the noted contents of maps that the runs have not changed, so that `reset` need not read them.
+    pub fn forget_unchanged(&mut self) -> Result<()> {
+        for one in &mut self.all {
+            if one.first.is_some() && one.first.as_ref() == Some(&one.read()?) {
+                one.first = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the noted contents back.
+    pub fn reset(&self) -> Result<()> {
+        self.all.iter().try_for_each(TrialMap::reset)
+    }
+
+    /// Compares the contents with the contents of another program's maps that have the same names.
+    pub fn compare(&self, other: &Self, ignored: &[String]) -> Result<Vec<MapDifference>> {
+        let mut differences = Vec::new();
+        for one in self.all.iter().filter(|one| !ignored.contains(&one.name)) {
+            let Some(counterpart) = other.all.iter().find(|other| same_map(&one.name, &other.name)) else {
+                continue;
+            };
+            let (after, before) = (one.read()?, counterpart.read()?);
+            let keys = || after.keys().chain(before.keys().filter(|key| !after.contains_key(*key)));
+            let differing: Vec<&Vec<u8>> = keys().filter(|key| after.get(*key) != before.get(*key)).collect();
+            let Some(first) = differing.first() else {
+                continue;
+            };
+            differences.push(MapDifference {
+                name: one.name.clone(),
+                entries: differing.len() as u64,
+                key: hex(first),
+                before: before.get(*first).map(|value| hex(value)),
+                after: after.get(*first).map(|value| hex(value)),
+            });
+        }
+        Ok(differences)
+    }
+}
+
+/// Returns true if two objects mean the same map: the map of a section's variables has the object's name in front.
+fn same_map(one: &str, other: &str) -> bool {
+    match (one.split_once('.'), other.split_once('.')) {
+        (Some((_, one)), Some((_, other))) => one == other,
+        (None, None) => one == other,
+        _ => false,
+    }
+}
+
+impl TrialMap {
+    fn error(&self, what: &str, e: std::io::Error) -> Error {
+        Error::os(format!("cannot {what} the map {}", self.name), e)
+    }
+
+    fn read(&self) -> Result<Contents> {
+        self.table.entries().map(|all| all.into_iter().collect()).map_err(|e| self.error("read", e))
+    }
+
+    fn reset(&self) -> Result<()> {
+        let Some(first) = &self.first else {
+            return Ok(());
+        };
+        let present = self.read()?;
+        for key in present.keys().filter(|key| !first.contains_key(*key)) {
+            self.table.delete(key).map_err(|e| self.error("empty", e))?;
+        }
+        for (key, value) in first.iter().filter(|(key, value)| present.get(*key) != Some(*value)) {
+            self.table.update(key, value, ANY).map_err(|e| self.error("write", e))?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Copies all entries from one map into another of the same shape.
+pub(crate) fn copy(from: BorrowedFd<'_>, to: &Table) -> std::io::Result<usize> {
+    let from = Table::new(from.try_clone_to_owned()?)?;
+    let entries = from.entries()?;
+    for (key, value) in &entries {
+        to.update(key, value, ANY)?;
+    }
+    Ok(entries.len())
+}
+
+impl AsFd for TrialMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.table.as_fd()
+    }
+}

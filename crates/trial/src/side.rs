@@ -1,0 +1,134 @@
+//! One of the programs of a trial, loaded with its own maps, clocks and probes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use trawl_bpf::loader::LoadedFile;
+use trawl_bpf::prepared::Prepared;
+use trawl_bpf::test_run::{Arrival, Outcome, Runner};
+use trawl_ebpf::Edits;
+use trawl_program::load::Source;
+use trawl_sys::{Error, Result};
+
+use crate::clock::{Clock, Moment};
+use crate::coverage::Probes;
+use crate::maps::Maps;
+use crate::report::Tested;
+
+/// Preparation of a program for a trial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Preparation {
+    /// True if clocks show the times of the packets.
+    pub recorded_time: bool,
+    pub measures_coverage: bool,
+}
+
+/// A program that is run on packets.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub tested: Tested,
+    pub maps: Maps,
+    pub clock: Clock,
+    pub probes: Option<Probes>,
+    program: OwnedFd,
+    /// Keeps the maps and the other programs.
+    _file: LoadedFile,
+    /// The map of each call that redirects packets; `None` if the call names an interface.
+    calls: Vec<Option<String>>,
+    runner: Runner,
+}
+
+/// The target of a redirected packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The map by whose key it was named; `None` for an interface.
+    pub map: Option<String>,
+    pub key: u64,
+}
+
+/// A packet after a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub verdict: u32,
+    /// The metadata and the packet.
+    pub bytes: Vec<u8>,
+    pub metadata: u32,
+    pub target: Option<Target>,
+}
+
+/// `XDP_REDIRECT`.
+const REDIRECT: u32 = 4;
+
+impl Side {
+    /// Loads a program of an object file; `program` names it if there are several.
+    pub fn load(file: &Path, program: Option<&str>, preparation: Preparation) -> Result<Self> {
+        let mut source = Source::read(file)?;
+        source.choose(program)?;
+        let clock = Clock::new()?;
+        let mut probes = preparation.measures_coverage.then(Probes::new).transpose()?;
+        let mut calls = Vec::new();
+        let mut instructions = 0;
+        let mut programs = Vec::new();
+        let (loaded, name) = source.load_edited(|prepared, names| {
+            for name in names {
+                let code = prepared.instructions(name)?;
+                instructions = if instructions == 0 { code.len() } else { instructions };
+                let mut edits = Edits::default();
+                if let Some(probes) = &mut probes {
+                    add_probes(probes, prepared, name, &mut edits)?;
+                }
+                clock.edit(&code, &mut edits, preparation.recorded_time, &mut calls, &prepared.map_names());
+                let edited = edits.apply(&code).map_err(|far| {
+                    Error::failed(
+                        format!("cannot instrument {name}"),
+                        format!("the jump at its instruction {} would be too far", far.instruction),
+                    )
+                })?;
+                prepared.replace(name, &edited)?;
+            }
+            programs = names.to_vec();
+            Ok(())
+        })?;
+        if let Some(probes) = &mut probes {
+            let loaded: Vec<BorrowedFd<'_>> = programs.iter().filter_map(|name| loaded.program(name)).collect();
+            probes.find_removed(&loaded)?;
+        }
+        let maps = Maps::open(loaded.maps())?;
+        let program = loaded
+            .program(&name)
+            .ok_or_else(|| Error::failed(format!("cannot run {name}"), "it was left out"))?
+            .try_clone_to_owned()
+            .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
+        let tested = Tested { name, source: file.display().to_string(), instructions };
+        Ok(Self { tested, maps, clock, probes, program, _file: loaded, calls, runner: Runner::default() })
+    }
+
+    /// Runs the program on a packet.
+    pub fn run(&mut self, packet: &[u8], arrival: Arrival, moment: Moment) -> Result<Left> {
+        self.clock.set_time(moment);
+        let run = self.runner.xdp(self.program.as_fd(), packet, arrival);
+        let Outcome { value: verdict, bytes, metadata, .. } = run.map_err(|e| {
+            Error::os(format!("cannot run {} on a packet of {} bytes", self.tested.name, packet.len()), e)
+        })?;
+        let redirection = self.clock.redirection().filter(|_| verdict == REDIRECT);
+        let target = redirection.map(|redirection| Target {
+            map: self.calls.get(redirection.call).cloned().flatten(),
+            key: redirection.key,
+        });
+        Ok(Left { verdict, bytes: bytes.to_vec(), metadata, target })
+    }
+}
+
+fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &mut Edits) -> Result<()> {
+    let code = prepared.instructions(name)?;
+    // A program that the verifier refuses as it is gets its error when it is loaded.
+    let depths = prepared.stack_depths(name).ok().flatten();
+    probes.add(name, &code, edits, depths.as_deref(), (prepared.lines(name)?, prepared.functions(name)?))
+}
+
+impl Left {
+    /// Returns true if somebody gets the packet: `XDP_PASS`, `XDP_TX` or `XDP_REDIRECT`.
+    pub fn leaves(&self) -> bool {
+        (2..=REDIRECT).contains(&self.verdict)
+    }
+}

@@ -1,0 +1,480 @@
+//! A trial: recorded packets are run one after the other, by the tested program and by the one that it is compared with.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+
+use trawl_bpf::test_run::Arrival;
+use trawl_packet::verdict::VerdictKind;
+use trawl_sys::{Error, Result, process};
+
+use crate::clock::Moment;
+use crate::compare::{self, Groups, Kind, MOST_GROUPS, Members};
+use crate::coverage::Path;
+use crate::maps;
+use crate::minimise;
+use crate::packet::{Recorded, Unfit};
+use crate::report::{Difference, Example, FileReport, Group, LeftOut, Report, VerdictCount};
+use crate::side::{Left, Preparation, Side};
+
+/// Memory for packets that a sequence may be made of.
+const HISTORY: usize = 512 << 20;
+/// Number of differences of which an example is made.
+const MOST_EXAMPLES: usize = 20;
+/// Multiplier that spreads the numbers of packets (the golden ratio's fraction).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// FNV-1a of 64 bits.
+const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const DIGEST_PRIME: u64 = 0x0100_0000_01b3;
+
+/// A difference that is accepted.
+pub struct Allowed {
+    /// The rule, as the user wrote it.
+    pub rule: String,
+    pub before: u32,
+    pub after: u32,
+    /// Returns true for the packets that the rule is about.
+    pub matches: Box<dyn Fn(&[u8]) -> bool>,
+}
+
+impl std::fmt::Debug for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Allowed").field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+/// Origin of the maps' first contents.
+#[derive(Clone, Debug, Default)]
+pub struct FirstContents {
+    /// A directory of pinned maps, which have the names of the program's.
+    pub pins: Option<PathBuf>,
+    /// Entries: the map's name, the key and the value.
+    pub entries: Vec<(String, Vec<u8>, Vec<u8>)>,
+}
+
+/// A program of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Subject {
+    pub file: PathBuf,
+    /// The program's name, if the file has several.
+    pub program: Option<String>,
+}
+
+/// Options of a trial.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub program: Subject,
+    pub against: Option<Subject>,
+    /// Names of the files of packets.
+    pub files: Vec<String>,
+    pub first_contents: FirstContents,
+    /// True if programs see the real clocks instead of the packets' times.
+    pub real_time: bool,
+    /// The beginning of each packet's random numbers.
+    pub seed: u64,
+    pub allowed: Vec<Allowed>,
+    pub ignores_bytes: bool,
+    /// Maps whose contents are not compared.
+    pub ignored_maps: Vec<String>,
+    /// Smallest share of lines that the packets have to reach, in percent.
+    pub min_lines: Option<f64>,
+}
+
+/// A trial that gets its packets one by one.
+pub struct Trial {
+    plan: Plan,
+    after: Side,
+    before: Option<Side>,
+    groups: Groups,
+    history: VecDeque<Recorded>,
+    /// Bytes of the packets in the history.
+    kept: usize,
+    /// Position of the history's first packet.
+    dropped: u64,
+    verdicts: BTreeMap<u32, (u64, u64)>,
+    files: Vec<FileReport>,
+    recorded: crate::report::Recorded,
+    /// Offset of the wall clock from the monotonic clock, by file.
+    offsets: BTreeMap<usize, u64>,
+    has_queues: bool,
+    /// Number for the outcomes of the tested program so far.
+    digest: u64,
+    notes: Vec<String>,
+}
+
+impl std::fmt::Debug for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trial").field("program", &self.after.tested).finish_non_exhaustive()
+    }
+}
+
+/// The outcomes of one packet.
+struct Outcomes {
+    before: Option<Left>,
+    after: Left,
+    paths: (Path, Path),
+}
+
+impl Trial {
+    /// Loads the programs and brings their maps into their first state.
+    pub fn begin(plan: Plan) -> Result<Self> {
+        // The values of each CPU can be compared if all packets are run on one.
+        process::pin_thread(0)?;
+        let preparation = Preparation { recorded_time: !plan.real_time, measures_coverage: true };
+        let load = |subject: &Subject| Side::load(&subject.file, subject.program.as_deref(), preparation);
+        let mut after = load(&plan.program)?;
+        let mut before = plan.against.as_ref().map(load).transpose()?;
+        for side in std::iter::once(&mut after).chain(&mut before) {
+            fill(side, &plan.first_contents)?;
+            side.maps.note()?;
+        }
+        let files = plan.files.iter().map(|name| FileReport { name: name.clone(), ..FileReport::default() });
+        Ok(Self {
+            files: files.collect(),
+            plan,
+            after,
+            before,
+            groups: Groups::default(),
+            history: VecDeque::new(),
+            kept: 0,
+            dropped: 0,
+            verdicts: BTreeMap::new(),
+            recorded: crate::report::Recorded::default(),
+            offsets: BTreeMap::new(),
+            has_queues: false,
+            digest: DIGEST_BASIS,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Sets the offset of a file's times from the monotonic clock of the host that recorded it.
+    pub fn set_clock_offset(&mut self, file: usize, offset: u64) {
+        self.offsets.insert(file, offset);
+    }
+
+    /// Counts a packet that cannot be run.
+    pub fn leave_out(&mut self, file: usize, reason: Unfit) {
+        let Some(file) = self.files.get_mut(file) else {
+            return;
+        };
+        match file.left_out.iter_mut().find(|one| one.why == reason.reason()) {
+            Some(one) => one.packets += 1,
+            None => file.left_out.push(LeftOut { why: reason.reason(), packets: 1 }),
+        }
+    }
+
+    /// Adds a circumstance that the result depends on.
+    pub fn note(&mut self, sentence: &str) {
+        self.notes.push(sentence.to_owned());
+    }
+
+    /// Runs a packet.
+    pub fn packet(&mut self, packet: Recorded) -> Result<()> {
+        let position = self.dropped + self.history.len() as u64;
+        let outcomes = self.run(&packet, &packet.bytes, position, true)?;
+        self.has_queues |= packet.queue > 0;
+        self.digest = digest_of(self.digest, &outcomes.after);
+        let counts = self.verdicts.entry(outcomes.after.verdict).or_default();
+        counts.0 += 1;
+        if let Some(before) = &outcomes.before {
+            self.verdicts.entry(before.verdict).or_default().1 += 1;
+        }
+        if let Some(verdict) = packet.verdict {
+            self.recorded.packets += 1;
+            self.recorded.reproduced += u64::from(verdict == outcomes.after.verdict);
+        }
+        let kind = self.kind_of(&outcomes, packet.verdict);
+        let allowed = kind.as_ref().and_then(|kind| self.allowed(kind, &packet.bytes));
+        if let Some(file) = self.files.get_mut(packet.file) {
+            file.packets += 1;
+            file.differing += u64::from(kind.is_some() && allowed.is_none());
+        }
+        if let Some(kind) = kind {
+            let (before, after) = (&self.before, &self.after);
+            self.groups.add(kind, allowed, position, || describe(before.as_ref(), after, &outcomes));
+        }
+        self.keep(packet);
+        Ok(())
+    }
+
+    fn keep(&mut self, packet: Recorded) {
+        self.kept += packet.bytes.len();
+        self.history.push_back(packet);
+        while self.kept > HISTORY
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.kept -= oldest.bytes.len();
+            self.dropped += 1;
+        }
+    }
+
+    fn run(&mut self, packet: &Recorded, bytes: &[u8], position: u64, counts: bool) -> Result<Outcomes> {
+        let offset = self.offsets.get(&packet.file).copied().unwrap_or(0);
+        let moment = Moment { wall: packet.time, monotonic: packet.time.wrapping_sub(offset) };
+        // One packet with more or fewer random numbers does not change those of the next.
+        let seed = (self.plan.seed ^ position).wrapping_mul(SPREAD);
+        let mut run = |side: &mut Side| {
+            side.clock.seed(seed);
+            let left = side.run(bytes, Arrival::default(), moment)?;
+            let path = side.probes.as_mut().map_or(0, |probes| probes.collect(counts));
+            Ok::<_, Error>((left, path))
+        };
+        let before = self.before.as_mut().map(&mut run).transpose()?;
+        let (after, path) = run(&mut self.after)?;
+        let (before, path_before) = before.map_or((None, 0), |(left, path)| (Some(left), path));
+        Ok(Outcomes { before, after, paths: (path_before, path) })
+    }
+
+    /// Returns the difference from the other program, or else from the recorded verdict.
+    fn kind_of(&self, outcomes: &Outcomes, recorded: Option<u32>) -> Option<Kind> {
+        let after = outcomes.after.verdict;
+        let (before, differences) = match (&outcomes.before, recorded) {
+            (Some(before), _) => {
+                (before.verdict, compare::differences(before, &outcomes.after, self.plan.ignores_bytes))
+            }
+            (None, Some(recorded)) if recorded != after => (recorded, vec![Difference::Verdict]),
+            (None, _) => return None,
+        };
+        (!differences.is_empty()).then_some(Kind { before, after, differences, paths: outcomes.paths })
+    }
+
+    fn allowed(&self, kind: &Kind, packet: &[u8]) -> Option<usize> {
+        self.plan
+            .allowed
+            .iter()
+            .position(|rule| (rule.before, rule.after) == (kind.before, kind.after) && (rule.matches)(packet))
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.after.maps.reset()?;
+        self.before.iter().try_for_each(|side| side.maps.reset())
+    }
+
+    /// Ends the trial: compares the maps, and makes examples of the differences.
+    pub fn finish(mut self) -> Result<Report> {
+        let maps = match &self.before {
+            Some(before) => self.after.maps.compare(&before.maps, &self.plan.ignored_maps)?,
+            None => Vec::new(),
+        };
+        self.after.maps.forget_unchanged()?;
+        if let Some(before) = &mut self.before {
+            before.maps.forget_unchanged()?;
+        }
+        let others = self.groups.others;
+        let members = std::mem::take(&mut self.groups).into_sorted();
+        let mut groups = Vec::new();
+        for (number, members) in members.into_iter().enumerate() {
+            let example = self.example(&members, number < MOST_EXAMPLES && members.allowed.is_none())?;
+            groups.push(self.group(members, example));
+        }
+        let mut notes = self.notes();
+        if others > 0 {
+            notes.push(format!("{others} packets differ in ways beyond the first {MOST_GROUPS}, and are not shown"));
+        }
+        let coverage = self.after.probes.as_ref().map(crate::coverage::Probes::coverage);
+        let mut missed = Vec::new();
+        if let (Some(least), Some(lines)) = (self.plan.min_lines, coverage.as_ref().map(|one| one.lines)) {
+            let reached = lines.percent();
+            if reached < least {
+                missed.push(format!("the packets reach {reached:.1} % of the lines, and --min-lines wants {least} %"));
+            }
+        }
+        let packets = self.files.iter().map(|file| file.packets).sum();
+        let mut verdicts: Vec<VerdictCount> = self
+            .verdicts
+            .iter()
+            .map(|(verdict, (after, before))| VerdictCount {
+                verdict: name_of(*verdict),
+                packets: *after,
+                against: self.before.as_ref().map(|_| *before),
+            })
+            .collect();
+        verdicts.sort_by_key(|one| std::cmp::Reverse(one.packets));
+        Ok(Report {
+            program: self.after.tested,
+            against: self.before.map(|side| side.tested),
+            files: self.files,
+            packets,
+            outcomes: format!("{:016x}", self.digest),
+            verdicts,
+            recorded: (self.recorded.packets > 0).then_some(self.recorded),
+            groups,
+            maps,
+            coverage,
+            notes,
+            missed,
+        })
+    }
+
+    fn group(&self, members: Members, example: Example) -> Group {
+        let Members { kind, packets, allowed, fields, lines, .. } = members;
+        Group {
+            before: name_of(kind.before),
+            after: name_of(kind.after),
+            differences: kind.differences,
+            fields,
+            packets,
+            allowed: allowed.and_then(|rule| Some(self.plan.allowed.get(rule)?.rule.clone())),
+            line_before: lines.0,
+            line_after: lines.1,
+            example,
+        }
+    }
+
+    /// Returns what the trial could not do as it was when the packets were recorded.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        if self.has_queues {
+            notes.push("packets of all queues were run as packets of queue 0".to_owned());
+        }
+        for side in std::iter::once(&self.after).chain(&self.before) {
+            for map in &side.maps.opaque {
+                notes.push(format!("the contents of the map {map} of {} cannot be compared", side.tested.name));
+            }
+        }
+        notes.dedup();
+        notes
+    }
+
+    /// Makes an example of a group: its first packet, smaller if possible, or the sequence that it needs.
+    fn example(&mut self, members: &Members, makes_smaller: bool) -> Result<Example> {
+        let index = members.first.checked_sub(self.dropped).map(|index| index as usize);
+        let Some((index, packet)) = index.and_then(|index| Some((index, self.history.get(index)?.clone()))) else {
+            return Ok(Example {
+                file: String::new(),
+                number: members.first + 1,
+                packets: Vec::new(),
+                times: Vec::new(),
+                is_confirmed: false,
+            });
+        };
+        let mut example = Example {
+            file: self.files.get(packet.file).map(|file| file.name.clone()).unwrap_or_default(),
+            number: packet.number,
+            packets: vec![packet.bytes.clone()],
+            times: vec![packet.time],
+            is_confirmed: false,
+        };
+        if !makes_smaller || self.before.is_none() {
+            return Ok(example);
+        }
+        let kind = &members.kind;
+        if self.shows(kind, &packet, &packet.bytes, members.first, true)? {
+            let quick = minimise::packet(&packet.bytes, |bytes| {
+                self.shows(kind, &packet, bytes, members.first, false).unwrap_or(false)
+            });
+            let smallest = if self.shows(kind, &packet, &quick, members.first, true)? {
+                quick
+            } else {
+                // The packets before it had changed the maps.
+                minimise::packet(&packet.bytes, |bytes| {
+                    self.shows(kind, &packet, bytes, members.first, true).unwrap_or(false)
+                })
+            };
+            example.packets = vec![smallest];
+            example.is_confirmed = true;
+            return Ok(example);
+        }
+        if self.dropped > 0 {
+            return Ok(example);
+        }
+        let kept = minimise::sequence(index, |before| self.shows_after(kind, before, index).unwrap_or(false));
+        if self.shows_after(kind, &kept, index)? {
+            let packets = || kept.iter().chain([&index]).filter_map(|at| self.history.get(*at));
+            example.packets = packets().map(|packet| packet.bytes.clone()).collect();
+            example.times = packets().map(|packet| packet.time).collect();
+            example.is_confirmed = true;
+        }
+        Ok(example)
+    }
+
+    /// Returns true if a packet with these bytes differs in this way.
+    fn shows(&mut self, kind: &Kind, packet: &Recorded, bytes: &[u8], position: u64, resets: bool) -> Result<bool> {
+        if resets {
+            self.reset()?;
+        }
+        let outcomes = self.run(packet, bytes, position, false)?;
+        Ok(self.kind_of(&outcomes, None).as_ref() == Some(kind))
+    }
+
+    /// Returns true if a packet of the history differs in this way after some of those before it, from the first state.
+    fn shows_after(&mut self, kind: &Kind, before: &[usize], index: usize) -> Result<bool> {
+        self.reset()?;
+        let mut last = None;
+        for at in before.iter().copied().chain([index]) {
+            let Some(packet) = self.history.get(at).cloned() else {
+                return Ok(false);
+            };
+            last = Some(self.run(&packet, &packet.bytes, at as u64, false)?);
+        }
+        Ok(last.and_then(|outcomes| self.kind_of(&outcomes, None)).is_some_and(|found| found.is_like(kind)))
+    }
+}
+
+/// Returns the fields and lines in which the last packet's outcomes differ.
+fn describe(
+    before: Option<&Side>,
+    after: &Side,
+    outcomes: &Outcomes,
+) -> (Vec<crate::report::Field>, (Option<crate::report::SourceLine>, Option<crate::report::SourceLine>)) {
+    let lines = |side: &Side| side.probes.as_ref().map(crate::coverage::Probes::lines_of_path).unwrap_or_default();
+    match (&outcomes.before, before) {
+        (Some(left), Some(side)) => {
+            let fields = if left.leaves() && outcomes.after.leaves() {
+                compare::fields(left, &outcomes.after)
+            } else {
+                Vec::new()
+            };
+            (fields, compare::parting(&lines(side), &lines(after)))
+        }
+        // The last line that ran decided.
+        _ => (Vec::new(), (None, lines(after).pop())),
+    }
+}
+
+/// Adds an outcome to a number for those before it. Nobody gets the bytes of a packet that does not leave.
+fn digest_of(digest: u64, left: &Left) -> u64 {
+    let bytes: &[u8] = if left.leaves() { &left.bytes } else { &[] };
+    let key = left.target.as_ref().map_or(0, |target| target.key);
+    let numbers = [left.verdict.into(), left.metadata.into(), key, bytes.len() as u64];
+    let all = numbers.iter().flat_map(|number| number.to_le_bytes()).chain(bytes.iter().copied());
+    all.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(DIGEST_PRIME))
+}
+
+fn name_of(verdict: u32) -> String {
+    VerdictKind::Xdp.name(verdict.into()).map_or_else(|| verdict.to_string(), str::to_owned)
+}
+
+/// Fills the maps of a program.
+fn fill(side: &mut Side, contents: &FirstContents) -> Result<()> {
+    if let Some(directory) = &contents.pins {
+        for (name, table) in side.maps.iter() {
+            let path = directory.join(name.replace('.', "_"));
+            let Ok(pinned) = trawl_bpf::bpffs::open_map(&path) else {
+                continue;
+            };
+            maps::copy(std::os::fd::AsFd::as_fd(&pinned), table)
+                .map_err(|e| Error::os(format!("cannot copy the contents of {}", path.display()), e))?;
+        }
+    }
+    for (name, key, value) in &contents.entries {
+        let Some(table) = side.maps.named(name) else {
+            let names: Vec<&str> = side.maps.iter().map(|(name, _)| name).collect();
+            let why = format!("{} has no such map", side.tested.source);
+            return Err(Error::usage(format!("cannot fill the map {name}"), why)
+                .fix(format!("maps in it: {}", names.join(", "))));
+        };
+        let about = table.about();
+        let (key_size, value_size) = (about.key_size as usize, about.value_size as usize);
+        if (key.len(), value.len()) != (key_size, value_size) {
+            let why = format!("its keys have {key_size} bytes and its values {value_size}");
+            return Err(Error::usage(format!("cannot fill the map {name}"), why).fix(format!(
+                "--map {name}:KEY=VALUE with {} and {} hexadecimal digits",
+                key_size * 2,
+                value_size * 2
+            )));
+        }
+        table.update_all(key, value).map_err(|e| Error::os(format!("cannot fill the map {name}"), e))?;
+    }
+    Ok(())
+}
