@@ -3,6 +3,7 @@
 mod load;
 pub mod stats;
 mod status;
+mod test;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -37,6 +38,7 @@ enum Command {
     Unload(Unload),
     Maps(Maps),
     Stats(stats::Args),
+    Test(Box<test::Args>),
     /// Keeps the program that `trawl xdp load --confirm` loaded
     Confirm(TargetArgs),
 }
@@ -83,6 +85,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             json::print_as(args.json, &MapsDocument { maps: &maps }, || folded(&maps_for_people(&maps)))
         }
         Command::Stats(args) => return stats::run(&args),
+        Command::Test(args) => return test::run(&args),
         Command::Confirm(args) => {
             let names = args.interfaces.some("xdp confirm")?;
             let sites = find_all(&names, &args.netns)?;

@@ -1,0 +1,310 @@
+//! `trawl xdp test`: runs a program on recorded packets, and compares it with another one.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use trawl_filter::CompilerOptions;
+use trawl_filter::select::{PacketKind, Question, Selector};
+use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
+use trawl_packet::read::Step;
+use trawl_packet::verdict::VerdictKind;
+use trawl_source::Input;
+use trawl_sys::files::create;
+use trawl_sys::{Error, Result};
+use trawl_trial::expect::Expected;
+use trawl_trial::report::Report;
+use trawl_trial::{Allowed, FirstContents, Intake, Plan, Subject, Trial, examples, junit, lcov, page, text};
+use trawl_view::merge::Merge;
+use trawl_view::record::PacketSource;
+
+use crate::args::{LibpcapArg, NamedValue, VerifierLog, choice};
+use crate::{exit_code, json, terminal};
+
+/// Runs a program on recorded packets, and compares it with another one or with the recorded verdicts
+///
+/// Nothing is attached: the kernel runs the program on each packet by itself, with the time at which the packet was
+/// recorded. Exit status: 0 if nothing differs, 1 if something does or a limit is missed, 2 if the test cannot be run.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The object file of the program
+    #[arg(value_name = "NEW.o")]
+    program: PathBuf,
+    /// Capture files with its packets
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// One of several programs in the file, by the name of its function or section
+    #[arg(long, value_name = "NAME")]
+    prog: Option<String>,
+    /// Compare it with the program of this file
+    #[arg(long, value_name = "OLD.o")]
+    against: Option<PathBuf>,
+    /// One of several programs in that file [default: as --prog]
+    #[arg(long, value_name = "NAME", requires = "against")]
+    against_prog: Option<String>,
+    /// Fill the programs' maps with the contents of the maps that are pinned in this directory by the same names
+    #[arg(long, value_name = "DIR")]
+    maps: Option<PathBuf>,
+    /// Put an entry into a map; key and value are bytes in hexadecimal digits
+    #[arg(long = "map", value_name = "NAME:KEY=VALUE", value_parser = entry)]
+    entries: Vec<Entry>,
+    /// Clocks that the programs see: the recorded times, or the host's clocks
+    #[arg(long, value_name = "WHICH", value_parser = choice(&TIMES), default_value = "recorded")]
+    time: bool,
+    /// Number from which the programs' random numbers are made
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Accept a difference, as in 'pass>drop where udp port 53'
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// Do not compare bytes, or a map: bytes or maps:NAME
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = ignored)]
+    ignore: Vec<Ignored>,
+    /// Expect the outcomes of an earlier test, which --json printed
+    #[arg(long, value_name = "FILE.json")]
+    expect: Option<PathBuf>,
+    /// Write the lines that the packets reach: for lcov's tools, or as a page if the name ends with .html
+    #[arg(long, value_name = "FILE")]
+    coverage: Option<PathBuf>,
+    /// Share of the lines that the packets must reach, as in 80%
+    #[arg(long, value_name = "SHARE", value_parser = percent)]
+    min_lines: Option<f64>,
+    /// Write an example of each difference into this directory, as small as possible
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Write the results for continuous integration, as JUnit's XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
+}
+
+/// The values of --time: true for the real clocks.
+const TIMES: [NamedValue<bool>; 2] = [
+    ("recorded", "the packets' times, so that each run gives the same result", false),
+    ("real", "the host's clocks", true),
+];
+
+/// An entry of a map: the map's name, the key and the value.
+type Entry = (String, Vec<u8>, Vec<u8>);
+
+/// A value of --ignore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ignored {
+    Bytes,
+    Map(String),
+}
+
+const PACKETS: PacketKind = (LINKTYPE_ETHERNET, ByteOrder::Little);
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    test(args).or_else(|error| {
+        trawl_front::end(Err(error));
+        Ok(ExitCode::from(CANNOT_RUN))
+    })
+}
+
+/// Exit status for a test that cannot be run.
+const CANNOT_RUN: u8 = 2;
+
+fn test(args: &Args) -> Result<ExitCode> {
+    args.libpcap.choose();
+    args.verifier_log.begin()?;
+    let expected = args.expect.as_deref().map(expected).transpose()?;
+    let inputs: Vec<Input> =
+        args.files.iter().map(|path| Input::open(path, None, None, json::show_notice)).collect::<Result<_>>()?;
+    let mut trial = Trial::begin(plan(args)?)?;
+    let is_whole = run_packets(&mut trial, inputs)?;
+    let mut report = trial.finish()?;
+    if let Some(expected) = expected {
+        report.missed.extend(expected.unmet(&report));
+    }
+    if !is_whole {
+        report.missed.push("a file could not be read to its end".to_owned());
+    }
+    write_files(args, &report)?;
+    if args.json {
+        json::print(&report)?;
+    } else {
+        terminal::write_out(&terminal::wrapped(&text::text(&report)))?;
+    }
+    Ok(exit_code(report.is_well()))
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    let subject = |file: &Path, program: Option<&String>| Subject { file: file.to_owned(), program: program.cloned() };
+    let other = args.against_prog.as_ref().or(args.prog.as_ref());
+    let maps = args.ignore.iter().filter_map(|one| match one {
+        Ignored::Map(name) => Some(name.clone()),
+        Ignored::Bytes => None,
+    });
+    Ok(Plan {
+        program: subject(&args.program, args.prog.as_ref()),
+        against: args.against.as_deref().map(|file| subject(file, other)),
+        files: args.files.iter().map(|file| file.display().to_string()).collect(),
+        first_contents: FirstContents { pins: args.maps.clone(), entries: args.entries.clone() },
+        real_time: args.time,
+        seed: args.seed,
+        allowed: args.allow.iter().map(|rule| allowed(rule)).collect::<Result<_>>()?,
+        ignores_bytes: args.ignore.contains(&Ignored::Bytes),
+        ignored_maps: maps.collect(),
+        min_lines: args.min_lines,
+    })
+}
+
+/// Runs all packets. Returns false if a file could not be read to its end.
+fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
+    let mut inputs = Merge::new(inputs);
+    let mut intake = Intake::default();
+    let mut is_whole = true;
+    loop {
+        let at_end = match inputs.step() {
+            Ok(Some(Step::Packet)) => {
+                let file = inputs.index();
+                let packet = inputs.source().and_then(|input| PacketSource::current(&input.reader));
+                packet.iter().for_each(|packet| intake.take(packet, file));
+                false
+            }
+            Ok(Some(Step::Block { .. })) => false,
+            Ok(None) => true,
+            Err(error) => {
+                inputs.source().into_iter().for_each(|input| input.report_unreadable(&error));
+                is_whole = false;
+                false
+            }
+        };
+        while let Some(packet) = intake.next(at_end) {
+            match packet {
+                Ok(packet) => trial.packet(packet)?,
+                Err((file, why)) => trial.leave_out(file, why),
+            }
+        }
+        if at_end {
+            intake.circumstances.iter().for_each(|one| trial.note(one.sentence()));
+            return Ok(is_whole);
+        }
+    }
+}
+
+fn write_files(args: &Args, report: &Report) -> Result<()> {
+    if let (Some(path), Some(coverage)) = (&args.coverage, &report.coverage) {
+        let is_page = path.extension().is_some_and(|extension| extension == "html");
+        let content = if is_page { page::page(report) } else { lcov::lcov(coverage) };
+        write(path, content.as_bytes())?;
+    }
+    if let Some(path) = &args.junit {
+        write(path, junit::junit(report).as_bytes())?;
+    }
+    let Some(directory) = &args.save else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory)
+        .map_err(|e| Error::os(format!("cannot create the directory {}", directory.display()), e))?;
+    let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
+    for (number, group) in report.groups.iter().enumerate() {
+        let name = format!("{}-{}-{}.pcapng", number + 1, group.before, group.after).to_lowercase();
+        if let Some(bytes) = examples::file(group, &application) {
+            write(&directory.join(name), &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    create::replace(path, bytes).map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
+}
+
+fn expected(path: &Path) -> Result<Expected> {
+    let what = || format!("cannot read {}", path.display());
+    let text = std::fs::read(path).map_err(|e| Error::os(what(), e))?;
+    serde_json::from_slice(&text)
+        .map_err(|e| Error::failed(what(), e).fix("give a file that trawl xdp test --json printed"))
+}
+
+/// Reads a rule of --allow: two verdicts, and a filter for the packets.
+fn allowed(rule: &str) -> Result<Allowed> {
+    let refused =
+        |why: String| Error::usage(format!("cannot allow '{rule}'"), why).fix("--allow 'pass>drop where udp port 53'");
+    let (before, after, filter) = parts(rule).map_err(refused)?;
+    let mut selector = Selector::new(Question::Expression(filter.to_owned()), CompilerOptions::default());
+    selector.prepare(PACKETS).map_err(|e| refused(e.to_string()))?;
+    let selector = RefCell::new(selector);
+    let matches = move |packet: &[u8]| {
+        let matches = selector.borrow_mut().matches(PACKETS, packet, packet.len() as u32);
+        matches.unwrap_or(false)
+    };
+    Ok(Allowed { rule: rule.to_owned(), before, after, matches: Box::new(matches) })
+}
+
+/// Returns the verdicts of a rule, and its filter, which is empty for all packets.
+fn parts(rule: &str) -> std::result::Result<(u32, u32, &str), String> {
+    let (verdicts, filter) = rule.split_once(" where ").unwrap_or((rule, ""));
+    let (before, after) = verdicts.split_once('>').ok_or("a rule begins with two verdicts")?;
+    let verdict = |name: &str| {
+        let found = VerdictKind::Xdp.action(name.trim()).and_then(|action| u32::try_from(action).ok());
+        found.ok_or_else(|| format!("'{}' is not a verdict of an XDP program", name.trim()))
+    };
+    Ok((verdict(before)?, verdict(after)?, filter))
+}
+
+fn ignored(text: &str) -> std::result::Result<Ignored, String> {
+    match text.split_once(':') {
+        None if text == "bytes" => Ok(Ignored::Bytes),
+        Some(("maps", name)) if !name.is_empty() => Ok(Ignored::Map(name.to_owned())),
+        _ => Err("use bytes or maps:NAME".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> std::result::Result<f64, String> {
+    let number: f64 = text.trim_end_matches('%').parse().map_err(|_| "it is not a number of percent".to_owned())?;
+    if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("it is not between 0 and 100 %".to_owned()) }
+}
+
+fn entry(text: &str) -> std::result::Result<Entry, String> {
+    let parts = text.split_once(':').and_then(|(name, rest)| Some((name, rest.split_once('=')?)));
+    let (name, (key, value)) = parts.ok_or("use NAME:KEY=VALUE")?;
+    Ok((name.to_owned(), bytes(key)?, bytes(value)?))
+}
+
+fn bytes(digits: &str) -> std::result::Result<Vec<u8>, String> {
+    let refused = || format!("'{digits}' is not a number of bytes in hexadecimal digits");
+    if digits.is_empty() || digits.len() % 2 != 0 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(refused());
+    }
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| refused());
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_bytes() {
+        assert_eq!(entry("ports:0035=01"), Ok(("ports".to_owned(), vec![0, 0x35], vec![1])));
+        for wrong in ["ports", "ports:00", "ports:0=01", "ports:0g=01", "ports:+1=01", "ports:=01"] {
+            assert!(entry(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rules_have_two_verdicts() {
+        assert_eq!(parts("pass>drop where udp port 53"), Ok((2, 1, "udp port 53")));
+        assert_eq!(parts("TX > pass"), Ok((3, 2, "")));
+        for wrong in ["pass", "pass>fall", ">"] {
+            assert!(parts(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_are_between_nothing_and_all() {
+        assert_eq!(percent("80%"), Ok(80.0));
+        assert_eq!(percent("99.5"), Ok(99.5));
+        assert!(percent("101%").is_err() && percent("many").is_err());
+    }
+}
