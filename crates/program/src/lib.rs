@@ -40,6 +40,7 @@ pub mod pins;
 pub mod readiness;
 pub mod reload;
 pub mod rewrite;
+pub mod running;
 pub mod safety;
 pub mod sending;
 pub mod status;

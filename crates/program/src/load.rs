@@ -205,8 +205,25 @@ impl Source {
         (is_constant && self.is_configured) || pinned().is_some_and(|path| path.exists())
     }
 
-    pub(crate) fn variables(&self, section: &str) -> Option<Vec<Variable>> {
+    /// Returns the variables of a section, by the file's type information.
+    pub fn variables(&self, section: &str) -> Option<Vec<Variable>> {
         self.object.variables(section)
+    }
+
+    /// Returns the first contents of a map with variables or constants.
+    pub fn initial_value(&self, map: &str) -> Option<Vec<u8>> {
+        self.object.initial_value(map)
+    }
+
+    /// Sets the first contents of a map with variables or constants.
+    pub fn set_initial_value(&mut self, map: &str, bytes: &[u8]) -> Result<()> {
+        self.is_configured = true;
+        self.object.set_initial_value(map, bytes)
+    }
+
+    /// Returns the functions of the kernel and of its modules (kfuncs) that the file's programs call.
+    pub fn kernel_functions(&self) -> Vec<String> {
+        self.object.kernel_functions()
     }
 
     pub(crate) fn is_filled_by_source(&self, map: &str) -> bool {

@@ -128,7 +128,8 @@ impl Installed {
         (about.ifindex != 0 && is_its(about.program)).then_some(link)
     }
 
-    fn stand_in(&self) -> Option<u32> {
+    /// Returns the program that replaces this one for the duration of a capture.
+    pub(crate) fn stand_in(&self) -> Option<u32> {
         stand_in_program(&self.directory)
     }
 

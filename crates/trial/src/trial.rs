@@ -27,6 +27,9 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0100_0000_01b3;
 
+/// A question about a packet.
+pub type PacketTest = Box<dyn Fn(&[u8]) -> bool>;
+
 /// A difference that is accepted.
 pub struct Allowed {
     /// The rule, as the user wrote it.
@@ -34,7 +37,7 @@ pub struct Allowed {
     pub before: u32,
     pub after: u32,
     /// Returns true for the packets that the rule is about.
-    pub matches: Box<dyn Fn(&[u8]) -> bool>,
+    pub matches: PacketTest,
 }
 
 impl std::fmt::Debug for Allowed {

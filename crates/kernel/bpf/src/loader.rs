@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use libbpf_rs::btf::types::{Array, DataSec, Ptr, Struct, StructMember, Var};
+use libbpf_rs::btf::types::{Array, DataSec, Func, Ptr, Struct, StructMember, Var};
 use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, ProgramAttachType, ProgramType};
 use trawl_sys::{Error, Result};
@@ -376,6 +376,41 @@ impl ObjectFile {
     /// Sets the initial value of a global variable or constant (`const volatile`), by its name in the source.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
         adapt::set_variable(&mut self.open, name, value)
+    }
+
+    /// Returns the first contents of a map with variables or constants.
+    pub fn initial_value(&self, map: &str) -> Option<Vec<u8>> {
+        let found = self.open.maps().find(|one| one.name() == map)?;
+        found.initial_value().map(<[u8]>::to_vec)
+    }
+
+    /// Sets the first contents of a map with variables or constants.
+    pub fn set_initial_value(&mut self, map: &str, bytes: &[u8]) -> Result<()> {
+        let mut found = self.map(map)?;
+        match found.initial_value_mut().filter(|value| value.len() == bytes.len()) {
+            Some(value) => {
+                value.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => Err(Error::failed(format!("cannot set the contents of {map}"), "it has another size")),
+        }
+    }
+
+    /// Returns the functions of the kernel and of its modules (kfuncs) that the file's programs call.
+    pub fn kernel_functions(&self) -> Vec<String> {
+        const EXTERNAL_SYMBOLS: &str = ".ksyms";
+        // SAFETY: the object is alive for as long as the reference is used.
+        let object = unsafe { self.open.as_libbpf_object().as_ref() };
+        let Ok(Some(types)) = Btf::from_bpf_object(object) else {
+            return Vec::new();
+        };
+        let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
+        let external = sections.iter().filter(|one| one.name().is_some_and(|name| name == EXTERNAL_SYMBOLS));
+        let name = |number| {
+            let function: Func<'_> = types.type_by_id(number)?;
+            Some(function.name()?.to_string_lossy().into_owned())
+        };
+        external.flat_map(|section| section.iter()).filter_map(|entry| name(entry.ty)).collect()
     }
 
     /// Returns numbers that the source attaches to a program: the members, by their names, of the structure `_PROGRAM`

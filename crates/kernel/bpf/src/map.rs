@@ -9,6 +9,8 @@ use super::{c_name, entry, opts, owned};
 use crate::layout::{CaptureLock, Shared};
 use crate::types;
 
+pub const RINGBUF: u32 = libbpf_sys::BPF_MAP_TYPE_RINGBUF;
+pub const PERF_EVENT_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PERF_EVENT_ARRAY;
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
 pub const DEVMAP: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP;
 pub const DEVMAP_HASH: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP_HASH;
@@ -18,6 +20,26 @@ pub const XSKMAP: u32 = libbpf_sys::BPF_MAP_TYPE_XSKMAP;
 /// Returns true if every key of such a map has a value from the start, which is zero then.
 pub fn is_array(kind: u32) -> bool {
     matches!(kind, libbpf_sys::BPF_MAP_TYPE_ARRAY | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY)
+}
+
+/// Returns true if the values of such a map are bytes alone, and refer to nothing.
+pub fn is_plain(kind: u32) -> bool {
+    is_array(kind)
+        || is_lru(kind)
+        || matches!(
+            kind,
+            libbpf_sys::BPF_MAP_TYPE_HASH | libbpf_sys::BPF_MAP_TYPE_PERCPU_HASH | libbpf_sys::BPF_MAP_TYPE_LPM_TRIE
+        )
+}
+
+/// Returns true if such a map drops the least recently used entries when it is full.
+pub fn is_lru(kind: u32) -> bool {
+    matches!(kind, libbpf_sys::BPF_MAP_TYPE_LRU_HASH | libbpf_sys::BPF_MAP_TYPE_LRU_PERCPU_HASH)
+}
+
+/// Returns true if the values of such a map are maps.
+pub fn is_of_maps(kind: u32) -> bool {
+    matches!(kind, libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS | libbpf_sys::BPF_MAP_TYPE_HASH_OF_MAPS)
 }
 
 /// Returns true if the keys of such a map can be listed.
@@ -51,6 +73,20 @@ pub(super) fn create_with(
     let name = c_name(name);
     // SAFETY: the name and the options live until the call returns.
     owned(unsafe { libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts) })
+}
+
+/// Creates an empty map like this one.
+pub fn create_like(about: &super::info::MapInfo) -> io::Result<OwnedFd> {
+    create_with(&about.name, about.kind, (about.key_size, about.value_size), about.max_entries, |opts| {
+        opts.map_flags = about.flags;
+        opts.map_extra = about.extra;
+    })
+}
+
+/// Opens an AF_XDP socket that is bound to no queue. A map accepts it, and programs see that its slot is taken.
+pub fn unbound_socket() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    Ok(socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Creates an array whose memory user space can map.

@@ -65,6 +65,42 @@ impl Table {
         unsafe { update(self.as_fd(), key.as_ptr(), value.as_ptr(), flags) }
     }
 
+    /// Writes entries, as [`Self::entries`] returns them, in as few system calls as the kernel allows.
+    pub fn update_entries(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
+        let mut at = 0;
+        for some in entries.chunks(BATCH) {
+            match self.update_batch(some) {
+                Ok(()) => at += some.len(),
+                // Some kinds of map have no batches, and an entry that fails gets its own error below.
+                Err(_) => break,
+            }
+        }
+        entries[at..].iter().try_for_each(|(key, value)| self.update(key, value, ANY))
+    }
+
+    fn update_batch(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
+        for (key, value) in entries {
+            self.check_key(key)?;
+            if value.len() != self.value_length {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        let keys: Vec<u8> = entries.iter().flat_map(|(key, _)| key.iter().copied()).collect();
+        let values: Vec<u8> = entries.iter().flat_map(|(_, value)| value.iter().copied()).collect();
+        let mut count = entries.len() as u32;
+        // SAFETY: there are `count` keys and values of the lengths that the kernel reads, which has just been checked.
+        check(unsafe {
+            libbpf_sys::bpf_map_update_batch(
+                self.fd.as_raw_fd(),
+                keys.as_ptr().cast(),
+                values.as_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        })
+        .map(drop)
+    }
+
     /// Writes one value under a key, in a per-CPU map for each CPU.
     pub fn update_all(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         if !is_per_cpu(self.about.kind) {
@@ -241,5 +277,10 @@ mod tests {
         entries.dedup();
         assert_eq!(entries.len(), 6000);
         assert!(entries.iter().all(|(key, value)| key[..3] == value[..]));
+        let copy = Table::new(crate::map::create_like(hash.about()).unwrap()).unwrap();
+        copy.update_entries(&entries).unwrap();
+        let mut copied = copy.entries().unwrap();
+        copied.sort();
+        assert_eq!(copied, entries);
     }
 }

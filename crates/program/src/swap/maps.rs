@@ -10,20 +10,15 @@ use trawl_attach::{AttachRequest, Conflict, OldMaps};
 use trawl_bpf::info::{self, MapInfo};
 use trawl_bpf::loader::variables_of;
 use trawl_bpf::table::Table;
-use trawl_bpf::{functions, map, program};
+use trawl_bpf::{map, program};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
-use crate::chain::dispatcher::Dispatcher;
 use crate::explain;
 use crate::hooks::{ENTRY, HOOK, NEXT};
 use crate::load::{Program, Source};
-use crate::pins::{GUARD, Installed, NAMES, ROUTE, programs_on};
+use crate::running::{LONGEST_READ, Running};
 
-/// Length above which an array counts as non-empty without being read.
-const LONGEST_READ: u32 = 1 << 16;
-/// Maximum number of chained programs to follow, more than any tool chains by jumps.
-const MOST_PROGRAMS: usize = 64;
 const CONSTANTS: &str = ".rodata";
 
 /// The maps that a program kept when it replaced another one, and those that it did not.
@@ -40,19 +35,6 @@ pub struct Inherited {
     pub new: Vec<String>,
     /// Maps of the old program without a match in the new one.
     pub without_match: Vec<String>,
-}
-
-/// A running program, with its maps.
-#[derive(Debug)]
-struct Running {
-    id: u32,
-    name: String,
-    tag: String,
-    maps: Vec<(OwnedFd, MapInfo)>,
-    /// Set if it has hooks, and its tag without them is unknown.
-    has_hooks: bool,
-    /// Set for trawl's bundled programs, whose maps hold counters and option values.
-    is_bundled: bool,
 }
 
 /// The programs to be replaced, and the treatment of their maps.
@@ -73,7 +55,8 @@ impl Succession {
         if request.maps == OldMaps::Drop || !(request.replace || request.maps == OldMaps::Keep) {
             return Ok(None);
         }
-        let mut running = running_on(site, request.mode.unwrap_or(XdpMode::Native))?;
+        let mode = request.mode.unwrap_or(XdpMode::Native);
+        let mut running = Running::on(site, |other| excludes(other, mode))?;
         let name = source.name()?;
         let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
         let inherits_from = predecessor(&names, &name, request)
@@ -162,76 +145,6 @@ impl Succession {
     }
 }
 
-/// Returns the programs on the interface, except dispatchers, which have no maps of a user's.
-fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
-    let own = Installed::all(site)?;
-    let mut found: Vec<Running> = Vec::new();
-    for one in programs_on(site)? {
-        let id = one.program_id;
-        let is_known = found.iter().any(|other| other.id == id);
-        if is_known || !excludes(one.mode, mode) || Dispatcher::read(id).is_some() {
-            continue;
-        }
-        let own_program = own.iter().find(|installed| installed.id() == id);
-        let source = own_program.map(Installed::source).unwrap_or_default();
-        let is_bundled = NAMES.contains(&source) || [ROUTE, GUARD].contains(&source);
-        let fail = |e| Error::os(format!("cannot read program {id} on {}", site.label()), e);
-        let Some(mut running) = Running::open(id, is_bundled).map_err(fail)? else {
-            continue;
-        };
-        if let Some(tag) = own_program.and_then(Installed::plain_tag) {
-            tag.clone_into(&mut running.tag);
-            running.has_hooks = false;
-        }
-        found.push(running);
-    }
-    Ok(found)
-}
-
-impl Running {
-    /// Opens a running program; `None` if it was removed.
-    fn open(id: u32, is_bundled: bool) -> std::io::Result<Option<Self>> {
-        let Ok(fd) = program::open_by_id(id) else {
-            return Ok(None);
-        };
-        let about = info::program(fd.as_fd())?;
-        let name = functions::name_of(fd.as_fd()).unwrap_or(about.name.clone());
-        let mut maps: Vec<(OwnedFd, MapInfo)> = Vec::new();
-        let mut has_hooks = false;
-        let mut programs = vec![id];
-        let mut at = 0;
-        while let Some(from) = programs.get(at).copied() {
-            at += 1;
-            let Ok(fd) = program::open_by_id(from) else {
-                continue;
-            };
-            for number in info::program(fd.as_fd())?.map_ids {
-                if maps.iter().any(|(_, known)| known.id == number) {
-                    continue;
-                }
-                let fd = map::open_by_id(number)?;
-                let about = info::map(fd.as_fd())?;
-                if [HOOK, ENTRY, NEXT].contains(&about.name.as_str()) {
-                    has_hooks = true;
-                    continue;
-                }
-                if about.kind == map::PROG_ARRAY {
-                    for slot in 0..about.max_entries.min(LONGEST_READ) {
-                        if let Some(next) = map::program_in(fd.as_fd(), slot)?
-                            && !programs.contains(&next)
-                            && programs.len() < MOST_PROGRAMS
-                        {
-                            programs.push(next);
-                        }
-                    }
-                }
-                maps.push((fd, about));
-            }
-        }
-        Ok(Some(Self { id, name, tag: about.tag, maps, has_hooks, is_bundled }))
-    }
-}
-
 /// Gives the source each map of the old program that fits one of its own.
 fn hand_over(old: &Running, source: &mut Source) -> Result<()> {
     for entry in source.maps() {
@@ -263,7 +176,8 @@ fn hand_over(old: &Running, source: &mut Source) -> Result<()> {
     Ok(())
 }
 
-fn shape(about: &MapInfo) -> MapShape<'_> {
+/// Returns the shape of a map in the kernel.
+pub fn shape(about: &MapInfo) -> MapShape<'_> {
     MapShape {
         name: &about.name,
         kind: about.kind,
