@@ -1,6 +1,6 @@
 //! A trial: recorded packets are run one after the other, by the tested program and by the one that it is compared with.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use trawl_bpf::test_run::Arrival;
@@ -330,12 +330,9 @@ impl Trial {
         if self.has_queues {
             notes.push("packets of all queues were run as packets of queue 0".to_owned());
         }
-        for side in std::iter::once(&self.after).chain(&self.before) {
-            for map in &side.maps.opaque {
-                notes.push(format!("the contents of the map {map} of {} cannot be compared", side.tested.name));
-            }
-        }
-        notes.dedup();
+        let sides = std::iter::once(&self.after).chain(&self.before);
+        let opaque: BTreeSet<&String> = sides.flat_map(|side| &side.maps.opaque).collect();
+        notes.extend(opaque.into_iter().map(|map| format!("the contents of the map {map} cannot be compared")));
         notes
     }
 

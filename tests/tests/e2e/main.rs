@@ -88,6 +88,7 @@ mod tcpdump_options;
 mod tools;
 mod top;
 mod tracing;
+mod trial;
 mod trigger;
 mod unchanged;
 mod why;

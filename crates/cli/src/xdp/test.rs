@@ -273,7 +273,7 @@ fn entry(text: &str) -> std::result::Result<Entry, String> {
 
 fn bytes(digits: &str) -> std::result::Result<Vec<u8>, String> {
     let refused = || format!("'{digits}' is not a number of bytes in hexadecimal digits");
-    if digits.is_empty() || digits.len() % 2 != 0 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+    if digits.is_empty() || !digits.len().is_multiple_of(2) || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(refused());
     }
     let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| refused());
