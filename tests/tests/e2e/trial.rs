@@ -108,7 +108,7 @@ fn same_object_has_no_difference() {
     }
 }
 
-/// The probes and the replaced calls do not change what a program does: its verdicts are those of the object itself.
+/// The probes and the replaced calls do not change what a program does: it returns the same verdicts as the object itself.
 #[test]
 fn verdicts_are_those_of_the_program_itself() {
     let Some(files) = Files::open() else {
@@ -333,6 +333,8 @@ fn results_are_written_for_continuous_integration() {
                  failures = [case for case in suite.iter('testcase') if case.find('failure') is not None]\n\
                  assert len(failures) == int(suite.get('failures')) == 3, suite.attrib";
     witness::run("python3", &["-c", check, &file]);
+    let json = trawl(&[&arguments[..9], &["--json"]].concat());
+    crate::json::holds("xdp test", &json.stdout);
     let expected = files.path("expected.json");
     let plain = ["xdp", "test", &object, &recording, "--prog", "marks_one", "--json"];
     std::fs::write(&expected, succeeds(&plain)).expect("a file for the test");
@@ -384,6 +386,7 @@ fn recorded_verdicts_are_reproduced() {
     lab.send(&actions, 200);
     capture.wait().summary_of_success().assert_all_recorded(400);
     succeeds(&["xdp", "unload", &place]);
+    crate::json::holds("xdp test", trawl(&["xdp", "test", "--json", &object, &file]).stdout.as_slice());
     let (report, status) = report(&[&object, &file]);
     assert_eq!((status, &report["packets"]), (0, &Value::from(200)), "{report}");
     assert_eq!(report["recorded"]["reproduced"], 200, "{report}");
