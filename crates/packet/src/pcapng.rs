@@ -12,7 +12,7 @@ pub mod translations;
 pub mod write;
 
 use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};
-use note::{CgroupNote, Note, PodNote, ProcessNote};
+use note::{CgroupNote, Note, PodNote, ProcessNote, ProgramNote};
 
 /// Properties of an interface from its Interface Description Block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +77,11 @@ impl Interface {
     /// Returns the Kubernetes pod of the interface.
     pub fn pod(&self) -> Option<PodNote<'_>> {
         self.comments.iter().find_map(|comment| PodNote::parse(comment))
+    }
+
+    /// Returns the XDP program at which the interface's packets were seen.
+    pub fn program(&self) -> Option<ProgramNote<'_>> {
+        self.comments.iter().find_map(|comment| ProgramNote::parse(comment))
     }
 }
 

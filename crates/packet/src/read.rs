@@ -23,7 +23,8 @@ pub use crate::input::{FileFormat, ReadError};
 use crate::input::{Found, Input, OptionsAt, TimeFlaw};
 use crate::pcap;
 use crate::pcapng::block::{self, ByteOrder};
-use crate::pcapng::options::PacketOptions;
+use crate::pcapng::note::{ClockNote, Note};
+use crate::pcapng::options::{PacketOptions, Section, body, remark};
 use crate::pcapng::processes::Processes;
 use crate::pcapng::{self, Interface};
 
@@ -63,6 +64,7 @@ pub struct CaptureReader<'a> {
     format: Format,
     interfaces: Vec<Interface>,
     processes: Processes,
+    monotonic_offset: Option<u64>,
     /// Prefix of interface names.
     host: Option<String>,
     /// The packet that [`CaptureReader::advance`] reached.
@@ -103,6 +105,7 @@ impl<'a> CaptureReader<'a> {
             format,
             interfaces,
             processes: Processes::default(),
+            monotonic_offset: None,
             host: None,
             found: None,
             times_beyond: 0,
@@ -172,20 +175,42 @@ impl<'a> CaptureReader<'a> {
                 Some(Step::Packet)
             }
             Some(pcapng::read::Step::Other { kind }) => {
-                self.note_process(kind);
+                self.note_block(kind);
                 Some(Step::Block { kind })
             }
             None => None,
         })
     }
 
-    fn note_process(&mut self, kind: u32) {
+    /// Notes facts of a block that later packets refer to.
+    fn note_block(&mut self, kind: u32) {
         let Format::Pcapng(sections) = &self.format else {
             return;
         };
         let raw = self.input.buffered().get(..sections.pending()).unwrap_or_default();
-        let body = raw.get(block::HEADER_LEN..).unwrap_or_default();
-        self.processes.add(kind, body, sections.byte_order());
+        let order = sections.byte_order();
+        match kind {
+            block::SECTION_HEADER => {
+                let section = Section::parse(raw, order);
+                let mut notes = section.comments.iter().filter_map(|comment| ClockNote::parse(comment));
+                self.monotonic_offset = notes.next().map(|note| note.monotonic_offset);
+            }
+            // A section without an offset may hold the packets of several hosts.
+            block::NAME_RESOLUTION if self.monotonic_offset.is_some() => {
+                let note = remark(body(raw), order).and_then(|comment| ClockNote::parse(&comment));
+                self.monotonic_offset = note.map(|note| note.monotonic_offset).or(self.monotonic_offset);
+            }
+            _ => {
+                let body = raw.get(block::HEADER_LEN..).unwrap_or_default();
+                self.processes.add(kind, body, order);
+            }
+        }
+    }
+
+    /// Returns the nanoseconds to add to the monotonic clock of the section's host, modulo 2^64, to get the time stamps
+    /// of the current packet; `None` for a section of several hosts or of another program.
+    pub fn monotonic_offset(&self) -> Option<u64> {
+        self.monotonic_offset
     }
 
     /// Returns the processes described so far.

@@ -43,6 +43,7 @@ macro_rules! word_enum {
 }
 
 mod drop;
+mod origin;
 mod process;
 mod step;
 mod translation;
@@ -50,6 +51,7 @@ mod translation;
 use std::fmt::{self, Write as _};
 
 pub use drop::{DropNote, LocalSocket, Rule};
+pub use origin::{ClockNote, ProgramNote};
 pub use process::{CgroupNote, Owner, OwnerNote, PodNote, ProcessNote, SocketNote};
 pub use step::{FollowStep, Found, Side, Step, Tracking, Translated};
 pub use translation::{Translation, TranslationNews};

@@ -99,7 +99,8 @@ pub struct InterfaceCounts {
     pub os_dropped: Option<u64>,
 }
 
-fn body(block: &[u8]) -> &[u8] {
+/// Returns the body of a whole block.
+pub(crate) fn body(block: &[u8]) -> &[u8] {
     let end = block.len().saturating_sub(TRAILER_LEN);
     block.get(HEADER_LEN..end).unwrap_or_default()
 }
@@ -122,6 +123,16 @@ impl Section {
         }
         section
     }
+}
+
+/// Returns the comment in the body of a Name Resolution Block without names, see [`super::write::remark`].
+pub(crate) fn remark(body: &[u8], order: ByteOrder) -> Option<Cow<'_, str>> {
+    /// Length of the end mark after a block's names.
+    const NO_NAMES: usize = 4;
+    let (names, options) = body.split_at_checked(NO_NAMES)?;
+    let mut options = OptionList::new(options, order);
+    let comment = options.find(|option| option.code == block::OPT_COMMENT).filter(|_| names == [0; NO_NAMES])?;
+    Some(String::from_utf8_lossy(comment.value))
 }
 
 impl Names {

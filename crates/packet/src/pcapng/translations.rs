@@ -3,24 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use super::block::OptionList;
-use super::block::{Block, ByteOrder, NAME_RESOLUTION, OPT_COMMENT};
+use super::block::{Block, ByteOrder, NAME_RESOLUTION};
 use super::note::{Note, Translation, TranslationNews};
+use super::options::remark;
 use super::write;
-
-/// Length of the end mark after a block's names.
-const NO_NAMES: usize = 4;
 
 impl TranslationNews {
     /// Returns the news in a little-endian block; `None` for a block without any.
     pub fn from_block(block: &Block<'_>) -> Option<Self> {
-        if block.kind != NAME_RESOLUTION {
-            return None;
-        }
-        let (names, options) = block.body.split_at_checked(NO_NAMES)?;
-        let mut options = OptionList::new(options, ByteOrder::Little);
-        let comment = options.find(|option| option.code == OPT_COMMENT).filter(|_| names == [0; NO_NAMES])?;
-        Self::parse(std::str::from_utf8(comment.value).ok()?)
+        let comment = (block.kind == NAME_RESOLUTION).then(|| remark(block.body, ByteOrder::Little))?;
+        Self::parse(&comment?)
     }
 
     /// Appends a block with the news.

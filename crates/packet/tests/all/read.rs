@@ -259,6 +259,36 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
 }
 
 /// libpcap refuses these versions and link types as well.
+fn section(comment: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::section_header(&mut out, &write::SectionHeader { comment, ..Default::default() });
+    write::interface_description(&mut out, &Interface::default());
+    out
+}
+
+#[test]
+fn monotonic_offset_is_the_latest_of_the_section() {
+    let packet = write::EnhancedPacket::default();
+    let mut file = section(Some("monotonic-offset=17"));
+    write::enhanced_packet(&mut file, &packet);
+    for remark in ["monotonic-offset=18446744073709551615", "nat=17 nonsense"] {
+        write::remark(&mut file, remark);
+        write::enhanced_packet(&mut file, &packet);
+    }
+    // The packets of this section may come from several hosts.
+    file.extend(section(None));
+    write::remark(&mut file, "monotonic-offset=3");
+    write::enhanced_packet(&mut file, &packet);
+    file.extend(section(Some("a remark of somebody's")));
+    write::enhanced_packet(&mut file, &packet);
+    let mut reader = CaptureReader::new(&file[..]).expect("a header");
+    let mut offsets = Vec::new();
+    while reader.advance().expect("whole blocks") {
+        offsets.push(reader.monotonic_offset());
+    }
+    assert_eq!(offsets, [Some(17), Some(u64::MAX), Some(u64::MAX), None, None]);
+}
+
 #[test]
 fn unknown_versions_and_link_types_are_refused() {
     let pcap = |major: u16, minor: u16, link_type: u32| {

@@ -108,6 +108,12 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn program()(name in name(), id: u32, tag in name(), plain_tag in of(name())) -> ProgramNote<'static> {
+        ProgramNote { name: kept(name), id, tag: kept(tag), plain_tag: plain_tag.map(kept) }
+    }
+}
+
 /// Writes a note, and parses it; comments live as long as the test.
 fn again<N: Note<'static> + Clone + Debug + PartialEq>(note: &N) -> Option<N> {
     N::parse(kept(note.text()))
@@ -117,8 +123,11 @@ proptest! {
     #[test]
     fn notes_are_read_back(
         dropped in dropped(), step in step(), process in process(), socket in socket(), container in container(),
-        news in news(), labels in of(name()),
+        news in news(), labels in of(name()), program in program(), monotonic_offset: u64,
     ) {
+        let clock = ClockNote { monotonic_offset };
+        prop_assert_eq!(again(&clock), Some(clock));
+        prop_assert_eq!(again(&program), Some(program));
         prop_assert_eq!(again(&dropped), Some(dropped));
         prop_assert_eq!(again(&step), Some(step));
         prop_assert_eq!(again(&process), Some(process));
@@ -130,13 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_parsed_without_a_panic(text in "(drop=|step=|socket=|nat=)?[a-z0-9=,:\\[\\]_ /]{0,60}") {
+    fn any_text_is_parsed_without_a_panic(text in "(drop=|step=|socket=|nat=|monotonic-offset=|xdp_program=)?[a-z0-9=,:\\[\\]_ /]{0,60}") {
         if let Some(dropped) = DropNote::parse(&text).filter(|note| !note.reason.is_empty()) {
             let written = dropped.text();
             prop_assert_eq!(DropNote::parse(&written), Some(dropped));
         }
         let _ = (FollowStep::parse(&text), OwnerNote::parse(&text), CgroupNote::parse(&text), PodNote::parse(&text));
-        let _ = TranslationNews::parse(&text);
+        let _ = (TranslationNews::parse(&text), ClockNote::parse(&text), ProgramNote::parse(&text));
     }
 }
 
@@ -171,6 +180,14 @@ fn comments_of_files_are_written_as_they_were() {
     assert_eq!(rewritten::<CgroupNote>(text).as_deref(), Some(text));
     let text = "pod=default/web-0 labels=app=web,tier=db";
     assert_eq!(rewritten::<PodNote>(text).as_deref(), Some(text));
+    let text = "monotonic-offset=18446744073709551615";
+    assert_eq!(rewritten::<ClockNote>(text).as_deref(), Some(text));
+    for text in [
+        "xdp_program=filter xdp_id=7 xdp_tag=0011223344556677",
+        "xdp_program=filter xdp_id=7 xdp_tag=0011223344556677 xdp_plain_tag=8899aabbccddeeff",
+    ] {
+        assert_eq!(rewritten::<ProgramNote>(text).as_deref(), Some(text));
+    }
     let text = "nat-end=17 [fd00::1]:7>[fd00::2]:8 [fd00::3]:8>[fd00::1]:7 5";
     assert_eq!(rewritten::<TranslationNews>(text).as_deref(), Some(text));
 }
@@ -209,4 +226,12 @@ fn drops_are_displayed_for_people() {
     }
     assert_eq!(DropNote::parse("redirect to interface 3"), None);
     assert_eq!(DropNote::parse("drop=7 at=f+0x1").map(|note| note.function()), Some("f"));
+}
+
+#[test]
+fn tag_of_the_file_is_the_one_without_hooks() {
+    let tag = |text| ProgramNote::parse(text).map(|note| note.file_tag());
+    assert_eq!(tag("xdp_program=f xdp_id=7 xdp_tag=00"), Some("00"));
+    assert_eq!(tag("xdp_program=f xdp_id=7 xdp_tag=00 xdp_plain_tag=11"), Some("11"));
+    assert_eq!(tag("xdp_program=f xdp_tag=00"), None);
 }

@@ -193,3 +193,20 @@ fn hashes_of_packets_builds_and_device_numbers_are_left_out() {
     let name = reader.interfaces()[0].name.as_deref().expect("a name");
     assert!(name.starts_with(r"\Device\NPF_{host-") && name.ends_with('}'), "{name}");
 }
+
+/// The offset tells how long the host has been running, and so identifies it.
+#[test]
+fn offset_of_the_clocks_is_left_out_with_the_addresses_alone() {
+    let mut file = Vec::new();
+    let offset = Some("monotonic-offset=17");
+    write::section_header(&mut file, &write::SectionHeader { comment: offset, ..Default::default() });
+    write::remark(&mut file, "monotonic-offset=18");
+    let offset_after = |privacy| {
+        let (out, _) = rewritten(&file, true, privacy);
+        let mut reader = CaptureReader::new(&out[..]).expect("a header");
+        assert!(!reader.advance().expect("whole blocks"));
+        reader.monotonic_offset()
+    };
+    assert_eq!(offset_after(anonymous()), None);
+    assert_eq!(offset_after(Privacy::new(true, None)), Some(18));
+}
