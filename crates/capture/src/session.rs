@@ -23,6 +23,7 @@ use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::report::{Firing, StageReport};
 use trawl_pipeline::{Feed, Stage, Writer};
 use trawl_ring::Geometry;
+use trawl_sys::clock::StepDetector;
 use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
 use trawl_sys::process::warden::Warden;
@@ -247,6 +248,7 @@ impl Confined {
             // They were attached before their filters were watched.
             suspect: self.attached.taps.len(),
             clock_offset: self.attached.assembly.rings.clock.offset_to_wall(),
+            steps: StepDetector::new(),
             joins: Joins::default(),
             memory: self.attached.assembly.rings.memory(),
             past: Past::default(),
@@ -271,6 +273,8 @@ struct Running<'r> {
     /// Number of taps to check since filters at tc have changed.
     suspect: usize,
     clock_offset: u64,
+    /// Detector of steps of the wall clock, after which the file gets the new offset of the clocks.
+    steps: StepDetector,
     joins: Joins,
     /// Memory that programs have for records, in bytes.
     memory: usize,

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use trawl_packet::pcapng::block::{self, Block};
+use trawl_packet::pcapng::note::ClockNote;
 
 /// Blocks that each file and each reader's stream begins with.
 #[derive(Debug, Default)]
 pub(crate) struct Preamble {
-    /// The section, its interfaces, and the names of addresses.
+    /// The section, its interfaces, the names of addresses, and offsets of clocks that were stepped.
     header: Vec<u8>,
     /// The latest descriptions of processes.
     processes: VecDeque<Vec<u8>>,
@@ -22,7 +23,9 @@ impl Preamble {
         match block.kind {
             block::SECTION_HEADER => self.begin(block.bytes),
             block::INTERFACE_DESCRIPTION => self.describe(block.bytes),
-            block::NAME_RESOLUTION if block.names_addresses() => self.describe(block.bytes),
+            block::NAME_RESOLUTION if block.names_addresses() || ClockNote::from_block(block).is_some() => {
+                self.describe(block.bytes);
+            }
             block::CUSTOM => {
                 if self.processes.len() == MOST_PROCESSES {
                     self.processes.pop_front();
@@ -60,12 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_and_remarks_do_not() {
+    fn names_and_offsets_of_clocks_stay_and_other_remarks_do_not() {
         let mut written = Vec::new();
         write::section_header(&mut written, &write::SectionHeader::default());
         write::interface_description(&mut written, &Interface::default());
         let address = IpAddr::from([10, 1, 2, 3]);
         write::names(&mut written, [(address, "default/web-0")]);
+        write::remark(&mut written, "monotonic-offset=17");
         let expected = written.clone();
         write::remark(&mut written, "a comment");
         let mut preamble = Preamble::default();

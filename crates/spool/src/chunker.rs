@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use trawl_packet::pcapng::block::{
     ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER, blocks,
 };
-use trawl_packet::pcapng::note::TranslationNews;
+use trawl_packet::pcapng::note::{ClockNote, TranslationNews};
 
 use crate::chunk::{OpenChunk, SealedChunk, interface_name};
 use crate::key::Epoch;
@@ -111,7 +111,7 @@ impl Chunker {
                     self.interfaces.push(interface_name(&block));
                     self.put_if_open(|chunk| chunk.add_other(&block));
                 }
-                NAME_RESOLUTION if block.names_addresses() => {
+                NAME_RESOLUTION if block.names_addresses() || ClockNote::from_block(&block).is_some() => {
                     self.header.extend_from_slice(block.bytes);
                     self.put_if_open(|chunk| chunk.add_other(&block));
                 }

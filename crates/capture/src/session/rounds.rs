@@ -111,7 +111,7 @@ impl Running<'_> {
         if !self.capture.options.joins {
             self.capture.assembly.may_run_first = None;
         }
-        let header = self.capture.file_header();
+        let header = self.capture.file_header(&self.steps);
         let begun = self.feed.write(Blocks::Bytes(&header)).and_then(|()| self.feed.flush());
         self.observer.started(&self.capture.assembly.points);
         let ended = match begun {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use trawl_packet::pcapng::note::{ClockNote, Note};
 use trawl_packet::pcapng::write;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::report::TriggerReport;
 use trawl_pipeline::{Counts, WriteOutcome, reason_of_failure};
-use trawl_sys::clock;
+use trawl_sys::clock::{self, StepDetector};
 
 use super::{Attached, Ended, Past};
 use crate::account::account_of_ring;
@@ -130,6 +131,11 @@ fn reason_of_unwritten(ended: &Ended) -> &'static str {
     }
 }
 
+/// Returns the comment with the offset of the clocks, for readers that compare packets' times with times in BPF maps.
+pub(super) fn clock_note(clock: &StepDetector) -> String {
+    ClockNote { monotonic_offset: clock.offset() }.text()
+}
+
 /// Appends the addresses of pods with their names.
 pub(super) fn write_names<'a>(out: &mut Vec<u8>, pods: impl IntoIterator<Item = &'a Pod>) {
     for pod in pods.into_iter().filter(|pod| !pod.addresses.is_empty()) {
@@ -141,16 +147,17 @@ pub(super) fn write_names<'a>(out: &mut Vec<u8>, pods: impl IntoIterator<Item = 
 
 impl Attached {
     /// Returns the beginning of a file: the section, and a block for each interface and hook point.
-    pub(super) fn file_header(&self) -> Vec<u8> {
+    pub(super) fn file_header(&self, clock: &StepDetector) -> Vec<u8> {
         let mut header = Vec::new();
         let HostFeatures { os, hardware, application } = &self.assembly.host;
+        let offset = clock_note(clock);
         write::section_header(
             &mut header,
             &write::SectionHeader {
                 hardware: Some(hardware),
                 os: Some(os),
                 userappl: Some(application),
-                comment: None,
+                comment: Some(&offset),
             },
         );
         self.interfaces.iter().for_each(|interface| write::interface_description(&mut header, interface));

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use trawl_packet::pcapng::write;
+use trawl_pipeline::Blocks;
 use trawl_sys::netlink::LinkEvent;
 use trawl_sys::process::warden::Warden;
 use trawl_sys::{Result, clock};
 
+use super::summary::clock_note;
 use super::{AtSite, Ended, Running};
 use crate::event::{Event, Gap, Gone, GoneReason};
 use crate::taps::watch::Sight;
@@ -23,6 +26,13 @@ impl Running<'_> {
         if offset != self.clock_offset {
             self.clock_offset = offset;
             self.capture.assembly.points.iter().for_each(|point| point.rings.set_clock_offset(offset));
+        }
+        if self.steps.stepped() {
+            let mut offset = Vec::new();
+            write::remark(&mut offset, &clock_note(&self.steps));
+            if let Err(error) = self.feed.write(Blocks::Bytes(&offset)) {
+                return Ok(Some(Ended::Output(error)));
+            }
         }
         let mut gone: Vec<(usize, GoneReason)> = Vec::new();
         for (index, event) in self.capture.presence.events()? {

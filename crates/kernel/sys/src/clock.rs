@@ -107,6 +107,11 @@ impl StepDetector {
         self.offset = offset;
         moved.abs() > STEP_NS
     }
+
+    /// Returns the number to add to [`monotonic`] to get [`wall`], modulo 2^64, as of the last call.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
 }
 
 impl Default for StepDetector {
