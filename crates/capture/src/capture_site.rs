@@ -5,6 +5,7 @@ use std::sync::Arc;
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_filter::expression::{self, LinkType};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_program::pins;
 use trawl_program::reload::{self, Reload, ReloadMethod};
 use trawl_sys::netlink::interface::{Interface, ipv4_netmask};
 use trawl_sys::netns::{self, Namespace};
@@ -28,6 +29,8 @@ pub struct CaptureSite {
     pub one_of_any: bool,
     /// The Kubernetes pod whose packets are captured here.
     pub pod: Option<Arc<Pod>>,
+    /// The program that has hooks for the duration of the capture: its id, and its tag without them.
+    pub lent: Option<(u32, String)>,
 }
 
 impl CaptureSite {
@@ -39,7 +42,7 @@ impl CaptureSite {
         }
         let namespace = namespace.map(Namespace::open).transpose()?;
         let interface = Interface::find(namespace.as_ref(), name)?;
-        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None })
+        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None, lent: None })
     }
 
     /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap:
@@ -55,7 +58,7 @@ impl CaptureSite {
         }
         let namespace = namespace.map(Namespace::open).transpose()?;
         let interface = Interface::find(namespace.as_ref(), name).unwrap_or_else(|_| Interface::of_a_library(name));
-        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None })
+        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None, lent: None })
     }
 
     /// Parses `dpdk:PORT` or `dpdk:all`.
@@ -75,7 +78,7 @@ impl CaptureSite {
             tx_queues: u32::MAX,
             ..Interface::of_a_library(text)
         };
-        Ok(Self { label: text.to_owned(), namespace: None, interface, one_of_any: false, pod: None })
+        Ok(Self { label: text.to_owned(), namespace: None, interface, one_of_any: false, pod: None, lent: None })
     }
 
     /// Returns libpcap's compiler options for the site's packets.
@@ -110,6 +113,12 @@ impl CaptureSite {
             Ok(site) => reload::with_hooks(&site, program),
             Err(_) => Reload { interface: self.label.clone(), how: ReloadMethod::Unknown },
         }
+    }
+
+    /// Returns the tag without hooks of a program on the interface, if trawl inserted hooks.
+    pub(crate) fn plain_tag(&self, program: u32) -> Option<String> {
+        let lent = self.lent.as_ref().filter(|(id, _)| *id == program);
+        lent.map(|(_, tag)| tag.clone()).or_else(|| pins::plain_tag(&self.to_attach().ok()?, program))
     }
 
     /// Returns an error if this process may not open other processes' programs.

@@ -6,6 +6,7 @@ use trawl_program::Site;
 use trawl_program::swap::Loan;
 use trawl_sys::Result;
 
+use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use trawl_plan::sources::Sources;
 
@@ -30,6 +31,19 @@ pub fn insert_hooks(sources: &Sources, file: &Path) -> Result<(Vec<Loan>, Vec<Ev
         }
     }
     Ok((loans, events))
+}
+
+/// Notes at each site the program that was lent hooks.
+pub fn note(loans: &[Loan], sites: &mut [CaptureSite]) {
+    if loans.is_empty() {
+        return;
+    }
+    for site in sites {
+        let attached = site.interface.xdp_attached(site.namespace.as_ref()).ok().flatten();
+        let is_its = |(id, _): &(u32, &str)| attached.is_some_and(|attached| attached.program_id == *id);
+        let lent = loans.iter().filter_map(Loan::lent).find(is_its);
+        site.lent = lent.map(|(id, tag)| (id, tag.to_owned()));
+    }
 }
 
 /// Restores the programs without hooks, and returns the failures.

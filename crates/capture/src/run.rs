@@ -14,7 +14,7 @@ use trawl_plan::CapturePlan;
 /// restored.
 pub fn run<O: Observer, T>(
     plan: &CapturePlan,
-    sites: Vec<CaptureSite>,
+    mut sites: Vec<CaptureSite>,
     observer: &mut O,
     record: impl FnOnce(Attached, &mut O) -> Result<T>,
 ) -> Result<T> {
@@ -24,6 +24,7 @@ pub fn run<O: Observer, T>(
         None => Default::default(),
     };
     lent.iter().for_each(|event| observer.event(event));
+    loans::note(&loans, &mut sites);
     let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;
     // A deleted namespace ends once no process holds it: the capture releases the namespaces of vanished interfaces.
     drop(sites);

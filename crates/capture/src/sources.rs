@@ -121,7 +121,14 @@ fn sites_of(pattern: &Pattern, known: &HashSet<(&str, u32)>, unchanged: &Unchang
                 continue;
             }
             if let Ok(interface) = Interface::find(namespace.as_ref(), &link.name) {
-                sites.push(CaptureSite { label, namespace: namespace.clone(), interface, one_of_any: true, pod: None });
+                sites.push(CaptureSite {
+                    label,
+                    namespace: namespace.clone(),
+                    interface,
+                    one_of_any: true,
+                    pod: None,
+                    lent: None,
+                });
             }
         }
     }

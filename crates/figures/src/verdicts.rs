@@ -124,6 +124,7 @@ impl Verdicts {
                     interface,
                     one_of_any: false,
                     pod: None,
+                    lent: None,
                 },
             })
         };

@@ -477,6 +477,12 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed>
     })
 }
 
+/// Returns the tag without hooks of a program that trawl put on this interface.
+pub fn plain_tag(site: &Site, program_id: u32) -> Option<String> {
+    let directory = site.directory()?.join(program_id.to_string());
+    PinRecord::read(&directory.join(RECORD))?.plain_tag
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PinRecord {
     /// The function's full name, which the kernel cuts at 15 characters.

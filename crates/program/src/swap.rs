@@ -34,6 +34,8 @@ pub struct Loan {
     swap: Option<Swap>,
     inherited: Inherited,
     label: String,
+    /// The program with hooks, and its tag without them.
+    lent: Option<(u32, String)>,
     warden: Warden,
 }
 
@@ -104,6 +106,7 @@ impl Loan {
             refused(&which, refusal)
         })?;
         let own_maps = program.own_maps();
+        let lent = program.plain_tag().map(|tag| (program.id(), tag.to_owned()));
         let new = hold(program.as_fd())?;
         let is_own = installed.iter().any(|one| one.id() == id);
         let swap = || -> Result<Swap> {
@@ -127,7 +130,7 @@ impl Loan {
             let _ = std::fs::remove_file(pin);
             bpffs::pin(new.as_fd(), pin)?;
         }
-        let loan = Self { swap: Some(swap), inherited, label: site.label().to_owned(), warden };
+        let loan = Self { swap: Some(swap), inherited, label: site.label().to_owned(), lent, warden };
         if let Some(swap) = &loan.swap {
             let exchanged = swap.exchange(&swap.old, &swap.new);
             exchanged.map_err(|refusal| refusal.about(what()))?;
@@ -137,6 +140,11 @@ impl Loan {
 
     pub fn inherited(&self) -> &Inherited {
         &self.inherited
+    }
+
+    /// Returns the id of the program with hooks, and its tag without them.
+    pub fn lent(&self) -> Option<(u32, &str)> {
+        self.lent.as_ref().map(|(id, tag)| (*id, tag.as_str()))
     }
 
     /// Returns the interface in the syntax of `-i`.

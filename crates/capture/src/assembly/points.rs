@@ -5,9 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use trawl_bpf::{info, program};
+use trawl_packet::pcapng::note::{Note, ProgramNote};
 use trawl_ring::Rings;
 use trawl_sys::{Error, Result};
 
+use crate::capture_site::CaptureSite;
 use crate::point::{Point, PointIds, Slots, Tenancy, end_of};
 use crate::taps::facts::Facts;
 use trawl_plan::options::{Stamps, TimeSource};
@@ -150,11 +152,11 @@ impl Points {
 
     /// Sets the attached program at which a point's packets are seen. A program that was unloaded meanwhile is not
     /// named.
-    pub fn set_program(&mut self, point: u32, id: u32) {
+    pub fn set_program(&mut self, point: u32, site: &CaptureSite, id: u32) {
         let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
         self.points[point as usize].program = about.ok().map(|about| {
-            let info::ProgramInfo { id, name, tag, .. } = about;
-            format!("xdp_program={name} xdp_id={id} xdp_tag={tag}")
+            let plain_tag = site.plain_tag(id).filter(|plain| *plain != about.tag);
+            ProgramNote { name: &about.name, id, tag: &about.tag, plain_tag: plain_tag.as_deref() }.text()
         });
     }
 

@@ -161,9 +161,9 @@ fn add_point(
     };
     let ids = assembly.add_point(index, site, &rings, &FACTS, &name)?;
     assembly.points.set_mode(ids.point, "hook map");
-    let attached = site.interface.xdp_attached(site.namespace.as_ref());
-    if let Ok(Some(attached)) = attached {
-        assembly.points.set_program(ids.point, attached.program_id);
+    let attached = || Some(site.interface.xdp_attached(site.namespace.as_ref()).ok()??.program_id);
+    if let Some(program) = hook.program_id.or_else(attached) {
+        assembly.points.set_program(ids.point, site, program);
     }
     if clock_first > 0 {
         assembly.set_stamped_by_polls(ids.point);

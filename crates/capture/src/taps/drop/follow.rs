@@ -102,6 +102,7 @@ fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
             interface,
             one_of_any: true,
             pod: None,
+            lent: None,
         })
     };
     let names = links.unwrap_or_default().into_iter().map(|link| link.name);

@@ -26,6 +26,8 @@ pub struct FoundHook {
     pub path: Option<PathBuf>,
     /// Name of the program that jumps through it, if known.
     pub program: Option<String>,
+    /// Id of the program that jumps through it, if known.
+    pub program_id: Option<u32>,
     /// Map through which the program jumps before it begins, and which contains the program itself.
     pub entry: Option<OwnedFd>,
     /// Map of the next programs in the chain, by action.
@@ -98,7 +100,7 @@ fn open_hook(path: &Path) -> Result<FoundHook> {
         let why = format!("it has {} entries, and a hook needs one for each of {ACTIONS} actions", about.max_entries);
         return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap requires"));
     }
-    Ok(FoundHook { map, path: Some(path.to_owned()), program: None, entry: None, next: None })
+    Ok(FoundHook { map, path: Some(path.to_owned()), program: None, program_id: None, entry: None, next: None })
 }
 
 fn by_program(site: &CaptureSite) -> Result<FoundHooks> {
@@ -159,11 +161,11 @@ fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
 fn chain_of(head: u32) -> Result<FoundHooks> {
     let mut found_hooks = FoundHooks { hooks: Vec::new(), programs: 0 };
     let mut at = Some(head);
-    while let Some(id) = at.take()
+    while let Some(program) = at.take()
         && (found_hooks.programs as usize) < LONGEST
     {
         found_hooks.programs += 1;
-        let (name, maps) = maps_of(id)?;
+        let (name, maps) = maps_of(program)?;
         let (mut hook, mut entry, mut next) = (None, None, None);
         for (map, about) in maps {
             match about.name.as_str() {
@@ -178,7 +180,9 @@ fn chain_of(head: u32) -> Result<FoundHooks> {
             at = (0..ACTIONS).find_map(|slot| map::program_in(next.as_fd(), slot).ok().flatten());
         }
         if let Some((map, id)) = hook {
-            found_hooks.hooks.push(FoundHook { map, path: bpffs::path_of_map(id), program: Some(name), entry, next });
+            let path = bpffs::path_of_map(id);
+            let program_id = Some(program);
+            found_hooks.hooks.push(FoundHook { map, path, program: Some(name), program_id, entry, next });
         }
     }
     Ok(found_hooks)
@@ -191,6 +195,7 @@ fn foreign_hooks_of(program_id: u32) -> Result<Vec<FoundHook>> {
         map,
         path: bpffs::path_of_map(about.id),
         program: None,
+        program_id: Some(program_id),
         entry: None,
         next: None,
     };

@@ -114,7 +114,7 @@ impl Slots {
             };
             let ids = assembly.add_point(index, site, &rings, &super::FACTS, &hook)?;
             assembly.points.set_mode(ids.point, mode);
-            assembly.points.set_program(ids.point, program);
+            assembly.points.set_program(ids.point, site, program);
             Ok(ids)
         };
         Ok(Ends {
