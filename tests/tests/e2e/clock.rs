@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use trawl_bpf::probe::kernel_is_at_least;
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::note::ClockNote;
+use trawl_sys::clock;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::output;
-use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
+use trawl_tests::{Capture, Lab, args, frames, skip, trawl, wait_until};
 
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970")
@@ -45,6 +48,13 @@ fn set_clock(time: Duration) -> bool {
     output("date", &["-s", &text]).status.success()
 }
 
+/// Returns the offsets of the clocks in comments between packets, which follow steps of the wall clock.
+fn offsets_in(file: &str) -> impl Iterator<Item = u64> {
+    let bytes = std::fs::read(file).expect("a file");
+    let notes = blocks(&bytes).filter_map(|block| ClockNote::from_block(&block));
+    notes.map(|note| note.monotonic_offset).collect::<Vec<_>>().into_iter()
+}
+
 #[test]
 fn time_stamps_follow_a_step_of_the_wall_clock() {
     if !own_or_skip() {
@@ -55,6 +65,7 @@ fn time_stamps_follow_a_step_of_the_wall_clock() {
         let file = lab.file("file.pcapng");
         let arguments = ["-i", &lab.receiver(), "--tap", tap, "-Q", "in", "-w", &file];
         let capture = Capture::start(&lab, &arguments);
+        let now = clock::wall() - clock::monotonic();
         let mut bounds = Vec::new();
         let mut sent = 0;
         let mut send = || {
@@ -69,6 +80,8 @@ fn time_stamps_follow_a_step_of_the_wall_clock() {
             return skip("the wall clock may not be set here");
         };
         send();
+        let is_stepped = |offset: u64| offset.abs_diff(now + 2_000_000_000) < 10_000_000;
+        wait_until("the file has the new offset", || offsets_in(&file).any(is_stepped));
         drop(step);
         send();
         capture.stop_well().assert_all_recorded(3);

@@ -1,9 +1,11 @@
 //! Programs loaded with `--tappable`: captures see both ends of them, and their behaviour does not change.
 
+use trawl_bpf::info;
+use trawl_sys::clock;
 use trawl_tests::generator::{generate, received};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
-use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, programs, trawl, wait_until};
 
 /// Offset of the byte that the program `chosen` changes, and its new value.
 const MARKED: usize = 17;
@@ -334,6 +336,95 @@ fn long_packets_are_seen_whole_at_both_ends() {
         assert!(ends[1].bytes == marked, "{} bytes", sent.len());
     }
     unload(&lab);
+}
+
+/// Checks that a file begins with the offset that added to the monotonic clock gives the wall clock.
+#[track_caller]
+fn assert_has_offset(contents: &Contents) {
+    let comment = contents.section.text(1).expect("a comment");
+    let offset = comment.strip_prefix("monotonic-offset=").expect("an offset");
+    let offset: u64 = offset.parse().expect("a number");
+    let now = clock::wall().wrapping_sub(clock::monotonic());
+    assert!(offset.abs_diff(now) < 1_000_000, "{comment}, now {now}");
+}
+
+/// Packets that fill the largest buffers of the interface, and short ones.
+fn of_all_lengths() -> Vec<Vec<u8>> {
+    [64, 1514, 4097, 9014].map(frames::patterned).into()
+}
+
+#[test]
+fn recording_for_a_test_has_whole_packets_at_both_ends_with_clocks_and_tag() {
+    let options = trawl_lab::PairOptions { mtu: 9000, ..trawl_lab::PairOptions::default() };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    // The other end has the program without hooks.
+    let plain = programs::Attached::native("chosen", "chosen", &lab.pair.a);
+    let plain_tag = info::program(plain.program()).expect("a program").tag;
+    load(&lab, "chosen", &[]);
+    let files = lab.file("recording");
+    std::fs::create_dir(&files).expect("a directory");
+    for tap in ["auto", "tailcall"] {
+        let place = lab.receiver();
+        let capture = Capture::start(&lab, &args!("-i {place} --tap {tap} --for-test -c 8 -w {files}"));
+        let sent = of_all_lengths();
+        lab.send_long(&sent);
+        capture.wait().summary_of_success().assert_all_recorded(8);
+        let path = format!("{files}/packets_00001.pcapng");
+        let contents = Contents::read(&path);
+        assert_has_offset(&contents);
+        let ends = ["xdp entry", "xdp exit"];
+        for (interface, end) in contents.interfaces.iter().zip(ends) {
+            assert!(interface.description().starts_with(end), "{interface:?}");
+            let comment = interface.options.text(1).expect("a comment");
+            assert!(comment.ends_with(&format!(" xdp_plain_tag={plain_tag}")), "{comment}, not {plain_tag}");
+        }
+        assert_eq!((contents.interfaces.len(), contents.packets.len()), (2, 8));
+        for (ends, sent) in contents.packets.chunks(2).zip(&sent) {
+            assert!(ends[0].bytes == *sent, "{} bytes", sent.len());
+            assert_eq!((ends[0].interface, ends[1].interface), (0, 1));
+            assert_eq!((ends[0].packet_id(), ends[1].bytes.len()), (ends[1].packet_id(), sent.len()));
+            assert!(ends[0].packet_id().is_some() && ends[0].queue().is_some());
+            assert!(ends[0].verdict().is_none() && ends[1].verdict().is_some());
+        }
+        std::fs::remove_file(&path).expect("a file");
+    }
+    unload(&lab);
+}
+
+#[test]
+fn each_file_of_a_recording_for_a_test_has_the_offset() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let capture = Capture::start(&lab, &args!("-i {place} --for-test -C 64KiB -W 3 -w {file}"));
+    lab.send(&[frames::patterned(1000)], 200);
+    capture.wait_recorded(400);
+    capture.stop_well().assert_all_recorded(400);
+    let latest: Vec<_> = (0..20).map(|number| lab.path(&format!("file_{number:05}.pcapng"))).collect();
+    let kept: Vec<_> = latest.iter().filter(|path| path.exists()).collect();
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    kept.into_iter().for_each(|path| assert_has_offset(&Contents::read(path)));
+    unload(&lab);
+}
+
+/// A program lent hooks for the duration of a capture keeps the tag of its file in the recording.
+#[test]
+fn recording_with_lent_hooks_names_the_tag_of_the_file() {
+    let Some(lab) = Lab::open() else { return };
+    let object = programs::object_file(&lab, "chosen");
+    let program = programs::Attached::native("chosen", "chosen", &lab.pair.b);
+    let tag = info::program(program.program()).expect("a program").tag;
+    let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let arguments = args!("-i {place} --tappable {object} --for-test -c 2 --max-disk 1MiB -w {file}");
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::choosing(1)], 1);
+    capture.wait().summary_of_success().assert_all_recorded(2);
+    let contents = Contents::read(lab.path("file_00001.pcapng"));
+    let comment = contents.interfaces[0].options.text(1).expect("a comment");
+    assert!(comment.ends_with(&format!(" xdp_plain_tag={tag}")), "{comment}, not {tag}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The arguments of `trawl capture`, and the plan that they make.
 
+mod for_test;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -335,7 +337,7 @@ impl Args {
         // Interfaces of the command's namespaces join the interfaces of this namespace.
         plan.options.across_namespaces |= plan.options.joins && self.follows_command();
         plan.relinquish(self.user.as_ref().map(User::name));
-        Ok(CapturePlan {
+        let mut plan = CapturePlan {
             command: self.subject.words.clone(),
             outputs,
             rotation,
@@ -347,7 +349,11 @@ impl Args {
             link_type: self.tcpdump.link_type.clone(),
             verifier_log: self.verifier_log.path(),
             ..plan
-        })
+        };
+        if self.recording.for_test {
+            for_test::complete(self, &mut plan)?;
+        }
+        Ok(plan)
     }
 
     /// Returns true if the interfaces are those that a command uses.
@@ -572,7 +578,8 @@ fn user(name: &str) -> std::result::Result<User, String> {
 
 #[cfg(test)]
 mod tests {
-    use trawl_plan::outputs::Compression;
+    use trawl_plan::options::Meta;
+    use trawl_plan::outputs::{Compression, Rotation};
 
     use super::*;
 
@@ -612,6 +619,59 @@ mod tests {
         assert_eq!(plan.options.snaplen, 128);
         let cut: Vec<_> = plan.outputs.iter().map(|output| output.snaplen).collect();
         assert_eq!(cut, [Some(128), Some(64)]);
+    }
+
+    #[test]
+    fn recording_for_a_test_has_all_data_and_a_bound() {
+        let made = plan(&["-i", "eth0", "--for-test", "-w", "a.pcapng"]).expect("a plan");
+        let CaptureOptions { tap, at, recording, snaplen, with_tc, .. } = made.options;
+        assert_eq!((tap, at, snaplen, with_tc), (TapChoice::Auto, Some(At::Both), MAX_CAPTURED, false));
+        assert_eq!(recording, Recording { meta: Meta::FULL, stamps: Stamps::Precise });
+        assert_eq!(made.rotation, Rotation { total: Some(1 << 30), ..Rotation::default() });
+        let made = plan(&["-i", "eth0", "--for-test", "-w", "a.pcapng", "--sealed"]).expect("a plan");
+        assert_eq!(made.rotation.total, Some(1 << 30));
+        for bound in [["-C", "5"], ["-G", "60"], ["-W", "3"], ["--max-disk", "1MiB"]] {
+            let words = [&["-i", "eth0", "--for-test", "-w", "a.pcapng"][..], &bound].concat();
+            let without = plan(&words.iter().copied().filter(|word| *word != "--for-test").collect::<Vec<_>>());
+            assert_eq!(plan(&words).expect("a plan").rotation, without.expect("a plan").rotation, "{bound:?}");
+        }
+        let made = plan(&["-i", "eth0", "--for-test", "--tap", "tailcall", "-w", "-"]).expect("a plan");
+        assert_eq!((made.options.tap, made.rotation), (TapChoice::Tailcall, Rotation::default()));
+        let made = plan(&["-i", "eth0", "--for-test", "-w", "/"]).expect("a plan");
+        assert_eq!(made.outputs[0].path, Path::new("/packets.pcapng"));
+    }
+
+    #[test]
+    fn options_that_spoil_a_recording_for_a_test_are_refused_by_name() {
+        let file = ["-w", "a.pcapng"];
+        for (words, part) in [
+            (&["--tap", "tc"][..], "leave out --tap,"),
+            (&["--tap", "xdp,tc"], "leave out --tap,"),
+            (&["--tap", "packet"], "leave out --tap,"),
+            (&["--tap", "xdp,drop"], "leave out --tap,"),
+            (&["--at", "exit"], "leave out --at,"),
+            (&["-Q", "inout"], "leave out -Q,"),
+            (&["-s", "96"], "whole packets; leave out -s,"),
+            (&["--headers"], "whole packets; leave out --headers,"),
+            (&["--anonymize", "key"], "leave out --anonymize,"),
+            (&["--once"], "leave out --once,"),
+            (&["--dedup", "5ms"], "leave out --dedup,"),
+            (&["--meta", "flags,id,verdict"], "leave out --meta,"),
+            (&["--time", "hw"], "leave out --time hw,"),
+            (&["-j", "adapter"], "leave out -j adapter,"),
+            (&["--time", "poll"], "leave out --time poll,"),
+            (&["--on", "web1"], "leave out --on,"),
+            (&["--format", "pcap"], "write pcapng"),
+        ] {
+            let all = [&["-i", "lo", "--for-test"][..], &file, words].concat();
+            let error = plan(&all).expect_err("refused").to_string();
+            assert!(error.contains("cannot record for a test") && error.contains(part), "{words:?}: {error}");
+            plan(&[&["-i", "lo"][..], &file, words].concat()).expect("accepted without --for-test");
+        }
+        let error = plan(&["-i", "lo", "--for-test", "-w", "a,snaplen=64"]).expect_err("refused").to_string();
+        assert!(error.contains("leave out snaplen="), "{error}");
+        let error = plan(&["-i", "lo", "--for-test"]).expect_err("refused").to_string();
+        assert!(error.contains("-w FILE"), "{error}");
     }
 
     #[test]
