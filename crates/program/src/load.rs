@@ -44,6 +44,8 @@ pub struct Source {
     seat: Option<ChainSeat>,
     actions: Option<Actions>,
     linear: bool,
+    /// Set if the file's tc programs are meant, not its XDP programs.
+    is_tc: bool,
     /// Set if the caller needs the tag that the program has in the file.
     needs_plain_tag: bool,
     /// Set if variables were changed, so that the file's own values are not loaded.
@@ -98,9 +100,23 @@ impl Source {
             seat: None,
             actions: None,
             linear: false,
+            is_tc: false,
             needs_plain_tag: false,
             is_configured: false,
         })
+    }
+
+    /// Means the file's tc programs from now on, if one of them has this name, or, without a name, if the file has no XDP
+    /// program. Returns true if it does.
+    pub fn prefer_tc(&mut self, name: Option<&str>) -> bool {
+        let all = self.object.programs();
+        let is_tc = |one: &&ProgramEntry| one.kind == program::SCHED_CLS;
+        let has_xdp = all.iter().any(|one| one.kind == program::XDP);
+        self.is_tc = match name {
+            Some(name) => all.iter().filter(is_tc).any(|one| one.name == name || one.section == name),
+            None => !has_xdp && all.iter().any(|one| is_tc(&one)),
+        };
+        self.is_tc
     }
 
     /// Returns the programs in sections that begin with `xdp`, or else the programs in sections without a type.
@@ -111,6 +127,10 @@ impl Source {
         };
         let has_no_type = |one: &ProgramEntry| one.kind == 0;
         let mut all = self.object.programs();
+        if self.is_tc {
+            all.retain(|one| one.kind == program::SCHED_CLS);
+            return all;
+        }
         all.retain(|one| one.fed_by().is_none());
         if all.iter().any(is_xdp) {
             all.retain(is_xdp)
@@ -129,11 +149,12 @@ impl Source {
             names.join(", ")
         };
         let what = format!("cannot load {}", self.label);
+        let kind = if self.is_tc { "tc" } else { "XDP" };
         let found = match (name, programs.as_slice()) {
             (_, []) => return Err(explain::no_program(&what, &self.object.programs())),
             (None, [only]) => only,
             (None, _) => {
-                return Err(Error::failed(what, "it has several XDP programs")
+                return Err(Error::failed(what, format!("it has several {kind} programs"))
                     .fix(format!("name one with --prog: {}", names())));
             }
             (Some(name), all) => {
@@ -150,7 +171,7 @@ impl Source {
                         let mut others = others.iter();
                         let error = match others.find(|one| one.name == name || one.section == name) {
                             Some(other) => explain::not_attachable(&what, other),
-                            None => Error::failed(what, format!("it has no XDP program {name}")),
+                            None => Error::failed(what, format!("it has no {kind} program {name}")),
                         };
                         return Err(error.fix(format!("programs in it: {}", names())));
                     }

@@ -91,6 +91,7 @@ pub(crate) fn differences(before: &Left, after: &Left, ignores_bytes: bool) -> V
             Difference::Bytes,
             is_kept && !ignores_bytes && packet(before) == packet(after) && rest(before) != rest(after),
         ),
+        (Difference::Context, is_kept && before.context != after.context),
         (Difference::Metadata, is_kept && !ignores_bytes && metadata(before) != metadata(after)),
         (Difference::Target, before.verdict == after.verdict && !same_target(before, after)),
     ];
@@ -136,9 +137,11 @@ pub(crate) fn parting(before: &[SourceLine], after: &[SourceLine]) -> (Option<So
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trawl_packet::verdict::VerdictKind;
 
     fn left(verdict: u32, bytes: &[u8], metadata: u32) -> Left {
-        Left { verdict, bytes: bytes.to_vec(), metadata, target: None }
+        let (kind, context) = (VerdictKind::Xdp, [0; 8]);
+        Left { kind, verdict, bytes: bytes.to_vec(), metadata, target: None, context }
     }
 
     #[test]
@@ -152,6 +155,8 @@ mod tests {
         assert_eq!(differences(&pass, &left(2, &[7, 1, 2, 3], 1), false), [Difference::Metadata]);
         // The bytes of a dropped packet do not matter.
         assert_eq!(differences(&left(1, &[1], 0), &left(1, &[2], 0), false), []);
+        let marked = Left { context: [1, 0, 0, 0, 0, 0, 0, 0], ..pass.clone() };
+        assert_eq!(differences(&pass, &marked, false), [Difference::Context]);
         let to = |key| Left { target: Some(Target { map: None, key }), ..left(4, &[1], 0) };
         assert_eq!(differences(&to(3), &to(4), false), [Difference::Target]);
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_packet::verdict::VerdictKind;
 use trawl_view::record::PacketView;
 
 /// Shortest and longest packet that the kernel accepts for a test run: an Ethernet header, and all pages of a frame with
@@ -21,8 +22,8 @@ pub struct Recorded {
     /// Nanoseconds since 1970.
     pub time: u64,
     pub queue: u32,
-    /// The verdict of the XDP program that saw it when it was recorded.
-    pub verdict: Option<u32>,
+    /// The verdict of the program that saw it when it was recorded.
+    pub verdict: Option<(VerdictKind, u32)>,
     pub bytes: Vec<u8>,
 }
 
@@ -34,6 +35,9 @@ pub enum Unfit {
     TooShort,
     TooLong,
 }
+
+/// Longest packet for a tc program, whose bytes the kernel puts into one page.
+pub(crate) const LONGEST_AT_TC: usize = 3712;
 
 impl Unfit {
     /// Returns the reason as a property of packets.
@@ -64,7 +68,8 @@ impl Recorded {
                 time: packet.timestamp_ns,
                 queue: packet.queue.unwrap_or(0),
                 verdict: match packet.verdict {
-                    Some(Verdict::Xdp(verdict)) => u32::try_from(verdict).ok(),
+                    Some(Verdict::Xdp(verdict)) => Some((VerdictKind::Xdp, verdict as u32)),
+                    Some(Verdict::Tc(verdict)) => Some((VerdictKind::Tc, verdict as u32)),
                     _ => None,
                 },
                 bytes: packet.captured.to_vec(),
@@ -79,7 +84,7 @@ impl Recorded {
 pub enum Circumstance {
     /// The packets were recorded at the program's exit.
     AfterTheProgram,
-    /// The packets were recorded behind XDP.
+    /// The packets were recorded behind XDP, where the tested program is not.
     BehindXdp,
 }
 
@@ -188,7 +193,8 @@ mod tests {
         assert_eq!(intake.next(false), None);
         intake.take(&view(&[9; 60], Some(EXIT), Some(1), Some(1)), 0);
         let first = intake.next(false).expect("its verdict is known").expect("it is fit");
-        assert_eq!((first.bytes[0], first.verdict, first.number, first.queue), (1, Some(1), 1, 3));
+        let verdict = first.verdict.map(|(_, verdict)| verdict);
+        assert_eq!((first.bytes[0], verdict, first.number, first.queue), (1, Some(1), 1, 3));
         assert_eq!(intake.next(false), None);
         let last = intake.next(true).expect("the end").expect("it is fit");
         assert_eq!((last.bytes[0], last.verdict), (2, None));

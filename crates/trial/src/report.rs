@@ -93,6 +93,8 @@ pub enum Difference {
     /// Their number.
     Length,
     Metadata,
+    /// What a tc program sets beside the bytes: mark, priority, class, and the words for later programs.
+    Context,
     /// The target of a redirection.
     Target,
 }

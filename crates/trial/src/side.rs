@@ -5,8 +5,9 @@ use std::path::Path;
 
 use trawl_bpf::loader::LoadedFile;
 use trawl_bpf::prepared::Prepared;
-use trawl_bpf::test_run::{Arrival, Outcome, Runner};
+use trawl_bpf::test_run::{Arrival, Outcome, Runner, TcContext};
 use trawl_ebpf::Edits;
+use trawl_packet::verdict::VerdictKind;
 use trawl_program::load::Source;
 use trawl_sys::{Error, Result};
 
@@ -27,6 +28,7 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Side {
     pub tested: Tested,
+    pub kind: VerdictKind,
     pub maps: Maps,
     pub clock: Clock,
     pub probes: Option<Probes>,
@@ -49,20 +51,21 @@ pub(crate) struct Target {
 /// A packet after a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
+    pub kind: VerdictKind,
     pub verdict: u32,
     /// The metadata and the packet.
     pub bytes: Vec<u8>,
     pub metadata: u32,
     pub target: Option<Target>,
+    /// What a tc program left beside the packet's bytes; zeroes for XDP.
+    pub context: TcContext,
 }
-
-/// `XDP_REDIRECT`.
-const REDIRECT: u32 = 4;
 
 impl Side {
     /// Loads a program of an object file; `program` names it if there are several.
     pub fn load(file: &Path, program: Option<&str>, preparation: Preparation) -> Result<Self> {
         let mut source = Source::read(file)?;
+        let kind = if source.prefer_tc(program) { VerdictKind::Tc } else { VerdictKind::Xdp };
         source.choose(program)?;
         let clock = Clock::new()?;
         let mut probes = preparation.measures_coverage.then(Probes::new).transpose()?;
@@ -100,23 +103,32 @@ impl Side {
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
         let tested = Tested { name, source: file.display().to_string(), instructions };
-        Ok(Self { tested, maps, clock, probes, program, _file: loaded, calls, runner: Runner::default() })
+        Ok(Self { tested, kind, maps, clock, probes, program, _file: loaded, calls, runner: Runner::default() })
     }
 
     /// Runs the program on a packet.
     pub fn run(&mut self, packet: &[u8], arrival: Arrival, moment: Moment) -> Result<Left> {
         self.clock.set_time(moment);
-        let run = self.runner.xdp(self.program.as_fd(), packet, arrival);
-        let Outcome { value: verdict, bytes, metadata, .. } = run.map_err(|e| {
+        let run = match self.kind {
+            VerdictKind::Xdp => {
+                self.runner.xdp(self.program.as_fd(), packet, arrival).map(|outcome| (outcome, TcContext::default()))
+            }
+            VerdictKind::Tc => self.runner.tc(self.program.as_fd(), packet, moment.wall),
+        };
+        let (Outcome { value: verdict, bytes, metadata, .. }, context) = run.map_err(|e| {
             Error::os(format!("cannot run {} on a packet of {} bytes", self.tested.name, packet.len()), e)
         })?;
-        let redirection = self.clock.redirection().filter(|_| verdict == REDIRECT);
+        let redirection = self.clock.redirection().filter(|_| is_redirected(self.kind, verdict));
         let target = redirection.map(|redirection| Target {
             map: self.calls.get(redirection.call).cloned().flatten(),
             key: redirection.key,
         });
-        Ok(Left { verdict, bytes: bytes.to_vec(), metadata, target })
+        Ok(Left { kind: self.kind, verdict, bytes: bytes.to_vec(), metadata, target, context })
     }
+}
+
+fn is_redirected(kind: VerdictKind, verdict: u32) -> bool {
+    kind.name(verdict.into()) == Some("REDIRECT")
 }
 
 fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &mut Edits) -> Result<()> {
@@ -127,8 +139,12 @@ fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &
 }
 
 impl Left {
-    /// Returns true if somebody gets the packet: `XDP_PASS`, `XDP_TX` or `XDP_REDIRECT`.
+    /// Returns true if somebody gets the packet.
     pub fn leaves(&self) -> bool {
-        (2..=REDIRECT).contains(&self.verdict)
+        let name = self.kind.name(self.verdict.into());
+        match self.kind {
+            VerdictKind::Xdp => matches!(name, Some("PASS" | "TX" | "REDIRECT")),
+            VerdictKind::Tc => !matches!(name, Some("SHOT" | "STOLEN" | "QUEUED" | "TRAP")),
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::compare::{self, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::Path;
 use crate::maps;
 use crate::minimise;
-use crate::packet::{Recorded, Unfit};
+use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
 use crate::report::{Difference, Example, FileReport, Group, LeftOut, Report, VerdictCount};
 use crate::side::{Left, Preparation, Side};
 
@@ -34,8 +34,9 @@ pub type PacketTest = Box<dyn Fn(&[u8]) -> bool>;
 pub struct Allowed {
     /// The rule, as the user wrote it.
     pub rule: String,
-    pub before: u32,
-    pub after: u32,
+    /// Names of the verdicts.
+    pub before: String,
+    pub after: String,
     /// Returns true for the packets that the rule is about.
     pub matches: PacketTest,
 }
@@ -43,6 +44,26 @@ pub struct Allowed {
 impl std::fmt::Debug for Allowed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Allowed").field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+impl Allowed {
+    /// Returns the verdicts of a program of this kind.
+    fn verdicts(&self, kind: VerdictKind) -> Result<(u32, u32)> {
+        let verdict = |name: &str| {
+            let found = kind.action(name).map(|action| action as u32);
+            let why = || {
+                format!(
+                    "'{name}' is not a verdict of {} program",
+                    if kind == VerdictKind::Tc { "a tc" } else { "an XDP" }
+                )
+            };
+            found.ok_or_else(|| {
+                Error::usage(format!("cannot allow '{}'", self.rule), why())
+                    .fix("--allow 'pass>drop where udp port 53'")
+            })
+        };
+        Ok((verdict(&self.before)?, verdict(&self.after)?))
     }
 }
 
@@ -86,6 +107,8 @@ pub struct Plan {
 /// A trial that gets its packets one by one.
 pub struct Trial {
     plan: Plan,
+    /// The verdicts of each rule.
+    rules: Vec<(u32, u32)>,
     after: Side,
     before: Option<Side>,
     groups: Groups,
@@ -127,6 +150,11 @@ impl Trial {
         let load = |subject: &Subject| Side::load(&subject.file, subject.program.as_deref(), preparation);
         let mut after = load(&plan.program)?;
         let mut before = plan.against.as_ref().map(load).transpose()?;
+        if let Some(before) = before.as_ref().filter(|before| before.kind != after.kind) {
+            let what = format!("cannot compare {} with {}", after.tested.name, before.tested.name);
+            return Err(Error::usage(what, "one of them is an XDP program, and the other one is a tc program"));
+        }
+        let rules = plan.allowed.iter().map(|rule| rule.verdicts(after.kind)).collect::<Result<_>>()?;
         for side in std::iter::once(&mut after).chain(&mut before) {
             fill(side, &plan.first_contents)?;
             side.maps.note()?;
@@ -135,6 +163,7 @@ impl Trial {
         Ok(Self {
             files: files.collect(),
             plan,
+            rules,
             after,
             before,
             groups: Groups::default(),
@@ -166,13 +195,20 @@ impl Trial {
         }
     }
 
-    /// Adds a circumstance that the result depends on.
-    pub fn note(&mut self, sentence: &str) {
-        self.notes.push(sentence.to_owned());
+    /// Notes a circumstance of the recording that the result depends on.
+    pub fn note(&mut self, circumstance: Circumstance) {
+        let is_at_its_place = circumstance == Circumstance::BehindXdp && self.after.kind == VerdictKind::Tc;
+        if !is_at_its_place {
+            self.notes.push(circumstance.sentence().to_owned());
+        }
     }
 
     /// Runs a packet.
     pub fn packet(&mut self, packet: Recorded) -> Result<()> {
+        if self.after.kind == VerdictKind::Tc && packet.bytes.len() > LONGEST_AT_TC {
+            self.leave_out(packet.file, Unfit::TooLong);
+            return Ok(());
+        }
         let position = self.dropped + self.history.len() as u64;
         let outcomes = self.run(&packet, &packet.bytes, position, true)?;
         self.has_queues |= packet.queue > 0;
@@ -182,11 +218,12 @@ impl Trial {
         if let Some(before) = &outcomes.before {
             self.verdicts.entry(before.verdict).or_default().1 += 1;
         }
-        if let Some(verdict) = packet.verdict {
+        let recorded = packet.verdict.filter(|(kind, _)| *kind == self.after.kind).map(|(_, verdict)| verdict);
+        if let Some(verdict) = recorded {
             self.recorded.packets += 1;
             self.recorded.reproduced += u64::from(verdict == outcomes.after.verdict);
         }
-        let kind = self.kind_of(&outcomes, packet.verdict);
+        let kind = self.kind_of(&outcomes, recorded);
         let allowed = kind.as_ref().and_then(|kind| self.allowed(kind, &packet.bytes));
         if let Some(file) = self.files.get_mut(packet.file) {
             file.packets += 1;
@@ -242,10 +279,8 @@ impl Trial {
     }
 
     fn allowed(&self, kind: &Kind, packet: &[u8]) -> Option<usize> {
-        self.plan
-            .allowed
-            .iter()
-            .position(|rule| (rule.before, rule.after) == (kind.before, kind.after) && (rule.matches)(packet))
+        let mut rules = self.rules.iter().zip(&self.plan.allowed);
+        rules.position(|(verdicts, rule)| *verdicts == (kind.before, kind.after) && (rule.matches)(packet))
     }
 
     fn reset(&self) -> Result<()> {
@@ -287,7 +322,7 @@ impl Trial {
             .verdicts
             .iter()
             .map(|(verdict, (after, before))| VerdictCount {
-                verdict: name_of(*verdict),
+                verdict: name_of(self.after.kind, *verdict),
                 packets: *after,
                 against: self.before.as_ref().map(|_| *before),
             })
@@ -312,8 +347,8 @@ impl Trial {
     fn group(&self, members: Members, example: Example) -> Group {
         let Members { kind, packets, allowed, fields, lines, .. } = members;
         Group {
-            before: name_of(kind.before),
-            after: name_of(kind.after),
+            before: name_of(self.after.kind, kind.before),
+            after: name_of(self.after.kind, kind.after),
             differences: kind.differences,
             fields,
             packets,
@@ -441,8 +476,8 @@ fn digest_of(digest: u64, left: &Left) -> u64 {
     all.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(DIGEST_PRIME))
 }
 
-fn name_of(verdict: u32) -> String {
-    VerdictKind::Xdp.name(verdict.into()).map_or_else(|| verdict.to_string(), str::to_owned)
+fn name_of(kind: VerdictKind, verdict: u32) -> String {
+    kind.name(verdict.into()).map_or_else(|| verdict.to_string(), str::to_owned)
 }
 
 /// Fills the maps of a program.

@@ -54,6 +54,7 @@ fn part(difference: Difference, fields: &[Field]) -> Option<String> {
         Difference::Bytes => Some(bytes(fields)),
         Difference::Length => Some("length".to_owned()),
         Difference::Metadata => Some("metadata".to_owned()),
+        Difference::Context => Some("mark or priority".to_owned()),
         Difference::Target => Some("redirect target".to_owned()),
     }
 }

@@ -271,6 +271,31 @@ fn programs_that_ask_the_driver_for_the_time_see_the_recorded_one() {
 }
 
 #[test]
+fn programs_at_tc_are_tested_too() {
+    let Some(files) = Files::open() else {
+        return;
+    };
+    let mut special = frames::silent(64);
+    special[20] = 0x77;
+    let packets = [(0, special, None), (600_000_000, frames::silent(64), None), (600_000_001, vec![0; 5000], None)];
+    let recording = files.recording(&packets);
+    let object = files.object("at_tc");
+    let same = [&object[..], &recording, "--prog", "marks_eight", "--against", &object];
+    let (same, status) = report(&same);
+    assert_eq!((status, count(&same, "OK"), count(&same, "UNSPEC")), (0, 1, 1), "{same}");
+    assert_eq!(same["files"][0]["left_out"][0]["packets"], 1, "{same}");
+    let other = ["--against", &object, "--against-prog", "marks_seven"];
+    let (other, status) = report(&[&[&object[..], &recording, "--prog", "marks_eight"], &other[..]].concat());
+    assert_eq!((status, &other["groups"][0]["differences"][0]), (1, &Value::from("context")), "{other}");
+    assert_eq!(bytes_of(&other["groups"][0]["example"])[0].len(), 21, "{other}");
+    let (timed, _) = report(&[&object, &recording, "--prog", "drops_first_half"]);
+    assert_eq!((count(&timed, "SHOT"), count(&timed, "OK")), (1, 1), "{timed}");
+    let xdp = files.object("drop_ports");
+    let mixed = ["xdp", "test", &object, &recording, "--prog", "marks_eight", "--against", &xdp];
+    fails(&[&mixed[..], &["--against-prog", "drop_ports"]].concat(), 2, &["one of them is an XDP program"]);
+}
+
+#[test]
 fn coverage_counts_lines_and_blocks() {
     let Some(files) = Files::open() else {
         return;

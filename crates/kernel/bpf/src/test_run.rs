@@ -82,7 +82,35 @@ pub struct Outcome<'r> {
     pub duration: Duration,
 }
 
-/// Single runs of XDP programs, which use the same memory.
+/// `struct __sk_buff`, with names for the members in use.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct SkBuff {
+    length_and_type: [u32; 2],
+    mark: u32,
+    queue_to_vlan: [u32; 5],
+    priority: u32,
+    interfaces: [u32; 3],
+    passed_on: [u32; 5],
+    hash: u32,
+    class: u32,
+    data_to_metadata: [u32; 17],
+    flow_keys: u64,
+    time: u64,
+    wire_length_and_segments: [u32; 2],
+    socket: u64,
+    segment_size: u32,
+    kind_of_time: u32,
+    hardware_time: u64,
+}
+
+const _: () = assert!(size_of::<SkBuff>() == 192 && std::mem::offset_of!(SkBuff, time) == 152);
+
+/// The context of a packet after the run of a tc program, in the kernel's order: mark, priority, and the five words that
+/// programs pass on (`cb`), then the class (`tc_classid`), which programs at tc can change.
+pub type TcContext = [u32; 8];
+
+/// Single runs of programs, which use the same memory.
 #[derive(Debug, Default)]
 pub struct Runner {
     left: Vec<u8>,
@@ -121,6 +149,39 @@ impl Runner {
             metadata: after.data,
             duration: Duration::from_nanos(opts.duration.into()),
         })
+    }
+}
+
+impl Runner {
+    /// Runs a tc program once on a frame with this time stamp, which fits a page. Returns also the context as the
+    /// program left it.
+    pub fn tc(&mut self, program: BorrowedFd<'_>, frame: &[u8], time: u64) -> io::Result<(Outcome<'_>, TcContext)> {
+        let context = SkBuff { time, ..SkBuff::default() };
+        let mut after = SkBuff::default();
+        let room = frame.len() + GROWTH;
+        if self.left.len() < room {
+            self.left.resize(room, 0);
+        }
+        let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+        opts.data_in = frame.as_ptr().cast();
+        opts.data_size_in = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        opts.data_out = self.left.as_mut_ptr().cast();
+        opts.data_size_out = self.left.len() as u32;
+        opts.ctx_in = (&raw const context).cast();
+        opts.ctx_size_in = size_of_val(&context) as u32;
+        opts.ctx_out = (&raw mut after).cast();
+        opts.ctx_size_out = size_of_val(&after) as u32;
+        opts.repeat = 1;
+        // SAFETY: what is read and what is written is given with its true size and outlives the call.
+        check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+        let outcome = Outcome {
+            value: opts.retval,
+            bytes: &self.left[..(opts.data_size_out as usize).min(self.left.len())],
+            metadata: 0,
+            duration: Duration::from_nanos(opts.duration.into()),
+        };
+        let [a, b, c, d, e] = after.passed_on;
+        Ok((outcome, [after.mark, after.priority, a, b, c, d, e, after.class]))
     }
 }
 
