@@ -45,6 +45,8 @@ pub struct Tested {
     /// The file, or the interface that it runs on.
     pub source: String,
     pub instructions: usize,
+    /// The kernel's tag of the program as it is in the file.
+    pub tag: Option<String>,
 }
 
 /// One file of packets.
@@ -93,7 +95,7 @@ pub enum Difference {
     /// Their number.
     Length,
     Metadata,
-    /// What a tc program sets beside the bytes: mark, priority, class, and the words for later programs.
+    /// Values that a tc program sets beside the bytes: mark, priority, class, and the words for later programs.
     Context,
     /// The target of a redirection.
     Target,

@@ -57,7 +57,7 @@ pub(crate) struct Left {
     pub bytes: Vec<u8>,
     pub metadata: u32,
     pub target: Option<Target>,
-    /// What a tc program left beside the packet's bytes; zeroes for XDP.
+    /// Values that a tc program set beside the packet's bytes; zeroes for XDP.
     pub context: TcContext,
 }
 
@@ -71,11 +71,15 @@ impl Side {
         let mut probes = preparation.measures_coverage.then(Probes::new).transpose()?;
         let mut calls = Vec::new();
         let mut instructions = 0;
+        let mut tag = None;
         let mut programs = Vec::new();
         let (loaded, name) = source.load_edited(|prepared, names| {
             for name in names {
                 let code = prepared.instructions(name)?;
-                instructions = if instructions == 0 { code.len() } else { instructions };
+                if instructions == 0 {
+                    instructions = code.len();
+                    tag = prepared.tag(name);
+                }
                 let mut edits = Edits::default();
                 if let Some(probes) = &mut probes {
                     add_probes(probes, prepared, name, &mut edits)?;
@@ -102,7 +106,7 @@ impl Side {
             .ok_or_else(|| Error::failed(format!("cannot run {name}"), "it was left out"))?
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
-        let tested = Tested { name, source: file.display().to_string(), instructions };
+        let tested = Tested { name, source: file.display().to_string(), instructions, tag };
         Ok(Self { tested, kind, maps, clock, probes, program, _file: loaded, calls, runner: Runner::default() })
     }
 

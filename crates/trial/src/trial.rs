@@ -123,6 +123,8 @@ pub struct Trial {
     /// Offset of the wall clock from the monotonic clock, by file.
     offsets: BTreeMap<usize, u64>,
     has_queues: bool,
+    /// The programs at which the packets were recorded: name and tag.
+    recorded_at: BTreeSet<(String, String)>,
     /// Number for the outcomes of the tested program so far.
     digest: u64,
     notes: Vec<String>,
@@ -174,6 +176,7 @@ impl Trial {
             recorded: crate::report::Recorded::default(),
             offsets: BTreeMap::new(),
             has_queues: false,
+            recorded_at: BTreeSet::new(),
             digest: DIGEST_BASIS,
             notes: Vec::new(),
         })
@@ -182,6 +185,11 @@ impl Trial {
     /// Sets the offset of a file's times from the monotonic clock of the host that recorded it.
     pub fn set_clock_offset(&mut self, file: usize, offset: u64) {
         self.offsets.insert(file, offset);
+    }
+
+    /// Notes a program at which packets were recorded, by its name and the tag that it has in its file.
+    pub fn set_recorded_at(&mut self, name: &str, tag: &str) {
+        self.recorded_at.insert((name.to_owned(), tag.to_owned()));
     }
 
     /// Counts a packet that cannot be run.
@@ -365,8 +373,16 @@ impl Trial {
         if self.has_queues {
             notes.push("packets of all queues were run as packets of queue 0".to_owned());
         }
-        let sides = std::iter::once(&self.after).chain(&self.before);
-        let opaque: BTreeSet<&String> = sides.flat_map(|side| &side.maps.opaque).collect();
+        let sides = || std::iter::once(&self.after).chain(&self.before);
+        let is_tested = |tag: &String| sides().any(|side| side.tested.tag.as_ref() == Some(tag));
+        if let Some((name, tag)) = self.recorded_at.iter().next()
+            && !self.recorded_at.iter().any(|(_, tag)| is_tested(tag))
+        {
+            notes.push(format!(
+                "the packets were recorded at {name} (tag {tag}), which is none of these programs: the recorded verdicts are of another object file"
+            ));
+        }
+        let opaque: BTreeSet<&String> = sides().flat_map(|side| &side.maps.opaque).collect();
         notes.extend(opaque.into_iter().map(|map| format!("the contents of the map {map} cannot be compared")));
         notes
     }

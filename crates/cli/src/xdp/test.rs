@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::{PacketKind, Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
-use trawl_packet::read::Step;
+use trawl_packet::read::{CaptureReader, Step};
 use trawl_source::Input;
 use trawl_sys::files::create;
 use trawl_sys::{Error, Result};
@@ -165,7 +165,11 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
         let at_end = match inputs.step() {
             Ok(Some(Step::Packet)) => {
                 let file = inputs.index();
-                let packet = inputs.source().and_then(|input| PacketSource::current(&input.reader));
+                let reader = inputs.source().map(|input| &input.reader);
+                if let Some(offset) = reader.and_then(CaptureReader::monotonic_offset) {
+                    trial.set_clock_offset(file, offset);
+                }
+                let packet = reader.and_then(PacketSource::current);
                 packet.iter().for_each(|packet| intake.take(packet, file));
                 false
             }
@@ -184,6 +188,10 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
             }
         }
         if at_end {
+            let interfaces = inputs.sources().flat_map(|input| input.reader.interfaces());
+            for program in interfaces.filter_map(|interface| interface.program()) {
+                trial.set_recorded_at(program.name, program.file_tag());
+            }
             intake.circumstances.iter().for_each(|one| trial.note(*one));
             return Ok(is_whole);
         }

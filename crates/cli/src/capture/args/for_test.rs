@@ -21,7 +21,7 @@ fn refused(why: &str, fix: impl Into<Cow<'static, str>>) -> Error {
     Error::usage("cannot record for a test", why).fix(fix)
 }
 
-/// Completes a plan. Refuses options without which a program would see other packets than those of the recording.
+/// Completes a plan. Refuses options without which a program would see other packets than the recording has.
 pub(super) fn complete(args: &Args, plan: &mut CapturePlan) -> Result<()> {
     refuse_options(args)?;
     complete_options(&mut plan.options);
