@@ -36,8 +36,7 @@ pub(super) struct RecordingArgs {
     /// Show packets as lines, in addition to writing them
     #[arg(long, hide_short_help = true)]
     pub(super) print: bool,
-    /// Record for tests of XDP programs on these packets: whole, at entry and exit of the attached program, each with
-    /// its time
+    /// Record for trawl xdp test: whole packets, at entry and exit of the attached XDP program, each with its time
     ///
     /// The files take at most 1 GiB, unless -C, -G, -W or --max-disk is given; if -w names a directory, they are in it.
     /// Options that spoil such a recording are refused.

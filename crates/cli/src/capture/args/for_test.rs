@@ -1,4 +1,4 @@
-//! `--for-test`: a recording that has all data for running XDP programs on its packets again.
+//! `--for-test`: a recording with all data for `trawl xdp test`.
 
 use std::borrow::Cow;
 use std::path::Path;
