@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use trawl_bpf::test_run::Arrival;
 use trawl_packet::verdict::VerdictKind;
-use trawl_sys::{Error, Result, process};
+use trawl_sys::{Error, Result, errno, process};
 
 use crate::clock::Moment;
 use crate::compare::{self, Groups, Kind, MOST_GROUPS, Members};
@@ -22,6 +22,10 @@ const HISTORY: usize = 512 << 20;
 const MOST_EXAMPLES: usize = 20;
 /// Multiplier that spreads the numbers of packets (the golden ratio's fraction).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Length from which a kernel may refuse a packet for its length, and its errors then.
+const SHORTEST_REFUSED: usize = 3000;
+const REFUSED: [Option<i32>; 2] = [Some(errno::EINVAL), Some(errno::E2BIG)];
 
 /// FNV-1a of 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
@@ -147,7 +151,7 @@ impl Trial {
     /// Loads the programs and brings their maps into their first state.
     pub fn begin(plan: Plan) -> Result<Self> {
         // The values of each CPU can be compared if all packets are run on one.
-        process::pin_thread(0)?;
+        process::stay_on_this_cpu()?;
         let preparation = Preparation { recorded_time: !plan.real_time, measures_coverage: true };
         let load = |subject: &Subject| Side::load(&subject.file, subject.program.as_deref(), preparation);
         let mut after = load(&plan.program)?;
@@ -218,7 +222,14 @@ impl Trial {
             return Ok(());
         }
         let position = self.dropped + self.history.len() as u64;
-        let outcomes = self.run(&packet, &packet.bytes, position, true)?;
+        let outcomes = match self.run(&packet, &packet.bytes, position, true) {
+            // Kernels before 5.18 accept no packet that is longer than a page.
+            Err(error) if packet.bytes.len() > SHORTEST_REFUSED && REFUSED.contains(&error.errno()) => {
+                self.leave_out(packet.file, Unfit::TooLong);
+                return Ok(());
+            }
+            outcomes => outcomes?,
+        };
         self.has_queues |= packet.queue > 0;
         self.digest = digest_of(self.digest, &outcomes.after);
         let counts = self.verdicts.entry(outcomes.after.verdict).or_default();

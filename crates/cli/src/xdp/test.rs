@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::{PacketKind, Question, Selector};
@@ -161,6 +162,7 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
     let mut inputs = Merge::new(inputs);
     let mut intake = Intake::default();
     let mut is_whole = true;
+    let mut progress = Progress::new();
     loop {
         let at_end = match inputs.step() {
             Ok(Some(Step::Packet)) => {
@@ -183,7 +185,10 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
         };
         while let Some(packet) = intake.next(at_end) {
             match packet {
-                Ok(packet) => trial.packet(packet)?,
+                Ok(packet) => {
+                    trial.packet(packet)?;
+                    progress.count();
+                }
                 Err((file, why)) => trial.leave_out(file, why),
             }
         }
@@ -194,6 +199,41 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
             }
             intake.circumstances.iter().for_each(|one| trial.note(*one));
             return Ok(is_whole);
+        }
+    }
+}
+
+/// The number of packets so far, on a terminal.
+struct Progress {
+    packets: u64,
+    shown: Instant,
+    is_visible: bool,
+    has_terminal: bool,
+}
+
+/// Interval between two lines, and number of packets between two readings of the clock.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+const READ_EVERY: u64 = 1024;
+
+impl Progress {
+    fn new() -> Self {
+        Self { packets: 0, shown: Instant::now(), is_visible: false, has_terminal: terminal::stderr_is_terminal() }
+    }
+
+    fn count(&mut self) {
+        self.packets += 1;
+        if self.has_terminal && self.packets.is_multiple_of(READ_EVERY) && self.shown.elapsed() >= SHOW_EVERY {
+            self.shown = Instant::now();
+            self.is_visible = true;
+            terminal::show_over(&format!("{} packets run", self.packets));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_visible {
+            terminal::end_line();
         }
     }
 }

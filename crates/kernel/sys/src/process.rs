@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, setpriority_process, setrlimit,
 };
-use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
+use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_getcpu, sched_setaffinity};
 
 use crate::files::owner::{OTHERS_WRITE, STICKY};
 use crate::{Error, Result};
@@ -99,6 +99,11 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(|e| Error::os(format!("cannot keep a thread on CPU {cpu}"), e.into()))
+}
+
+/// Keeps the calling thread on the CPU that it runs on.
+pub fn stay_on_this_cpu() -> Result<()> {
+    pin_thread(sched_getcpu())
 }
 
 /// Interrupts a process, like the interrupt key.
