@@ -95,7 +95,7 @@ pub enum Difference {
     /// Their number.
     Length,
     Metadata,
-    /// Values that a tc program sets beside the bytes: mark, priority, class, and the words for later programs.
+    /// Values that a tc program sets apart from the bytes: mark, priority, class, and the words for later programs.
     Context,
     /// The target of a redirection.
     Target,

@@ -57,7 +57,7 @@ pub(crate) struct Left {
     pub bytes: Vec<u8>,
     pub metadata: u32,
     pub target: Option<Target>,
-    /// Values that a tc program set beside the packet's bytes; zeroes for XDP.
+    /// Values that a tc program sets apart from the packet's bytes; zeroes for XDP.
     pub context: TcContext,
 }
 

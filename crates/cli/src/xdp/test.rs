@@ -30,7 +30,7 @@ pub struct Args {
     /// The object file of the program
     #[arg(value_name = "NEW.o")]
     program: PathBuf,
-    /// Capture files with its packets
+    /// Capture files with its packets; - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// One of several programs in the file, by the name of its function or section
@@ -177,6 +177,8 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
             }
             Ok(Some(Step::Block { .. })) => false,
             Ok(None) => true,
+            // The writer of a pipe has nothing for now; reading it has waited already.
+            Err(error) if error.would_block() => false,
             Err(error) => {
                 inputs.source().into_iter().for_each(|input| input.report_unreadable(&error));
                 is_whole = false;
