@@ -27,6 +27,7 @@ mod follow;
 mod formats;
 mod gen_frames;
 mod gen_runs;
+mod github_action;
 mod grammar;
 mod guard;
 mod headers;
