@@ -59,8 +59,19 @@ pub(crate) struct Clock {
     memory: Mapping,
 }
 
-/// The time that a program reads in a run.
+/// The calls of a program that become other instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    /// Calls without which a program cannot be loaded for a test run.
+    Needed,
+    /// In addition calls of random numbers and of the number of the CPU; redirections are noted.
+    Chance,
+    /// In addition calls of clocks.
+    Clocks,
+}
+
+/// The time that a program reads in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     /// Nanoseconds since 1970.
     pub wall: u64,
@@ -158,7 +169,7 @@ impl Clock {
         &self,
         program: &[Insn],
         edits: &mut Edits,
-        replaces_clocks: bool,
+        replaced: Replaced,
         calls: &mut Vec<Option<String>>,
         map_names: &[(i32, String)],
     ) {
@@ -169,13 +180,16 @@ impl Clock {
                 continue;
             }
             match (one.src(), one.imm) {
+                (0, _) if replaced == Replaced::Needed => {}
                 (0, helper::KTIME_GET_NS | helper::KTIME_GET_BOOT_NS | helper::KTIME_GET_COARSE_NS)
-                    if replaces_clocks =>
+                    if replaced == Replaced::Clocks =>
                 {
                     edits.replace(at, self.load(Word::Monotonic));
                 }
-                (0, helper::KTIME_GET_TAI_NS) if replaces_clocks => edits.replace(at, self.load(Word::Tai)),
-                (0, helper::JIFFIES64) if replaces_clocks => edits.replace(at, self.load(Word::Jiffies)),
+                (0, helper::KTIME_GET_TAI_NS) if replaced == Replaced::Clocks => {
+                    edits.replace(at, self.load(Word::Tai))
+                }
+                (0, helper::JIFFIES64) if replaced == Replaced::Clocks => edits.replace(at, self.load(Word::Jiffies)),
                 (0, helper::GET_PRANDOM_U32) => edits.replace(at, self.random()),
                 (0, helper::GET_SMP_PROCESSOR_ID) => edits.replace(at, self.load(Word::Cpu)),
                 (0, helper::REDIRECT) => {

@@ -39,6 +39,9 @@ pub(crate) struct Members {
     pub lines: (Option<SourceLine>, Option<SourceLine>),
 }
 
+/// Fields that differ, and the lines at which the programs part: of the other one and of the tested one.
+pub(crate) type Description = (Vec<Field>, (Option<SourceLine>, Option<SourceLine>));
+
 /// Groups by their kinds.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
@@ -50,13 +53,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Adds a packet; `describe` returns the fields and lines of a new group's first packet.
-    pub fn add(
-        &mut self,
-        kind: Kind,
-        allowed: Option<usize>,
-        position: u64,
-        describe: impl FnOnce() -> (Vec<Field>, (Option<SourceLine>, Option<SourceLine>)),
-    ) {
+    pub fn add(&mut self, kind: Kind, allowed: Option<usize>, position: u64, describe: impl FnOnce() -> Description) {
         let key = (kind, allowed);
         if let Some(at) = self.by_kind.get(&key) {
             self.all[*at].packets += 1;
@@ -79,20 +76,16 @@ impl Groups {
 
 /// Returns the properties in which two outcomes differ.
 pub(crate) fn differences(before: &Left, after: &Left, ignores_bytes: bool) -> Vec<Difference> {
-    let packet = |left: &Left| left.bytes.len().saturating_sub(left.metadata as usize);
-    let metadata = |left: &'_ Left| left.bytes[..(left.metadata as usize).min(left.bytes.len())].to_vec();
-    let rest = |left: &'_ Left| left.bytes[(left.metadata as usize).min(left.bytes.len())..].to_vec();
+    let ((metadata_before, packet_before), (metadata_after, packet_after)) = (before.parts(), after.parts());
     // Nobody gets the bytes of a packet that is dropped.
-    let is_kept = before.leaves() && after.leaves();
+    let is_compared = before.leaves() && after.leaves() && !ignores_bytes;
+    let same_length = packet_before.len() == packet_after.len();
     let checks = [
         (Difference::Verdict, before.verdict != after.verdict),
-        (Difference::Length, is_kept && !ignores_bytes && packet(before) != packet(after)),
-        (
-            Difference::Bytes,
-            is_kept && !ignores_bytes && packet(before) == packet(after) && rest(before) != rest(after),
-        ),
-        (Difference::Context, is_kept && before.context != after.context),
-        (Difference::Metadata, is_kept && !ignores_bytes && metadata(before) != metadata(after)),
+        (Difference::Length, is_compared && !same_length),
+        (Difference::Bytes, is_compared && same_length && packet_before != packet_after),
+        (Difference::Context, before.leaves() && after.leaves() && before.context != after.context),
+        (Difference::Metadata, is_compared && metadata_before != metadata_after),
         (Difference::Target, before.verdict == after.verdict && !same_target(before, after)),
     ];
     checks.into_iter().filter(|(_, differs)| *differs).map(|(difference, _)| difference).collect()
@@ -109,10 +102,9 @@ fn same_target(before: &Left, after: &Left) -> bool {
 
 /// Returns the runs of bytes that differ between two packets.
 pub(crate) fn fields(before: &Left, after: &Left) -> Vec<Field> {
-    let rest = |left: &'_ Left| left.bytes[(left.metadata as usize).min(left.bytes.len())..].to_vec();
-    let (before, after) = (rest(before), rest(after));
+    let ((_, before), (_, after)) = (before.parts(), after.parts());
     let mut fields: Vec<Field> = Vec::new();
-    for (offset, _) in before.iter().zip(&after).enumerate().filter(|(_, (before, after))| before != after) {
+    for (offset, _) in before.iter().zip(after).enumerate().filter(|(_, (before, after))| before != after) {
         match fields.last_mut() {
             Some(last) if last.offset + last.length == offset => last.length += 1,
             _ => fields.push(Field { offset, length: 1 }),

@@ -18,8 +18,10 @@ pub mod page;
 pub mod report;
 #[cfg(test)]
 mod sample;
+mod samples;
 mod side;
 pub mod text;
+mod timing;
 mod trial;
 mod wording;
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Coverage, Group, LineCoverage, Report, Share, SourceCoverage};
+use crate::report::{Coverage, Group, LineCoverage, Report, Share, SourceCoverage, Timing};
 use crate::wording::{self, count, escape};
 
 const STYLE: &str = include_str!("page.css");
@@ -16,6 +16,9 @@ pub fn page(report: &Report) -> String {
     verdicts(&mut body, report);
     differences(&mut body, report);
     files(&mut body, report);
+    if let Some(timing) = &report.timing {
+        times(&mut body, timing);
+    }
     if let Some(coverage) = &report.coverage {
         summary(&mut body, coverage);
         for (number, file) in coverage.files.iter().enumerate() {
@@ -92,6 +95,21 @@ fn files(body: &mut String, report: &Report) {
     let left_out =
         report.files.iter().flat_map(|file| file.left_out.iter().map(|one| wording::left_out(&file.name, one)));
     list(body, "notes", left_out.chain(report.notes.iter().cloned()));
+}
+
+fn times(body: &mut String, timing: &Timing) {
+    body.push_str("<h2>Time</h2>\n");
+    paragraph(body, &capitalised(&wording::timing(timing)));
+    let is_compared = timing.against_ns.is_some();
+    let columns: &[&str] =
+        if is_compared { &["Path", "Packets", "New, ns", "Old, ns"] } else { &["Path", "Packets", "ns"] };
+    let rows = timing.paths.iter().map(|path| {
+        let line = path.line.as_ref().map_or(String::new(), |line| format!(" at {}:{}", line.file, line.line));
+        let name = format!("{}{line}, {}", path.verdict, wording::method(path.method));
+        let times = std::iter::once(path.ns).chain(path.against_ns).map(|ns| format!("{ns:.1}"));
+        (escape(&name), std::iter::once(path.packets.to_string()).chain(times).collect())
+    });
+    table(body, columns, rows);
 }
 
 fn summary(body: &mut String, coverage: &Coverage) {
@@ -261,6 +279,7 @@ mod tests {
             "<th scope=\"row\">yesterday.pcapng</th><td>12000</td><td>12</td><td>9</td>",
             "<li>timers ran by the real clock</li>",
             "<li>Missed: line coverage is 75 %, below 80 %</li>",
+            "<th scope=\"row\">PASS at /src/filter.c:86, repeated</th><td>12000</td><td>106.0</td><td>94.5</td>",
             "<code>xdp_filter</code></th><td>12345</td><td>3</td><td>4</td><td>75 %</td>",
         ] {
             assert!(page.contains(part), "no {part} in {page}");

@@ -24,6 +24,7 @@ pub struct Report {
     pub groups: Vec<Group>,
     pub maps: Vec<MapDifference>,
     pub coverage: Option<Coverage>,
+    pub timing: Option<Timing>,
     /// Circumstances that the trial could not reproduce.
     pub notes: Vec<String>,
     /// Limits that were not met, each as a sentence.
@@ -216,4 +217,45 @@ pub struct LineCoverage {
     pub packets: u64,
     /// Blocks that begin or lie in the line.
     pub blocks: Share,
+}
+
+/// The times of the programs without probes and with the kernel's own clocks, from the maps' first state.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Timing {
+    /// Average over the timed packets, in nanoseconds.
+    pub ns: f64,
+    /// The same of the other program.
+    pub against_ns: Option<f64>,
+    /// Difference that the two averages can have by chance.
+    pub noise_ns: f64,
+    /// Packets of the timed paths.
+    pub packets: u64,
+    /// Packets of other paths: those that need another state of the maps, or are too rare.
+    pub not_timed: u64,
+    /// The paths, the most frequent first.
+    pub paths: Vec<PathTiming>,
+}
+
+/// The times of the packets that reach the same blocks of the tested program.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathTiming {
+    pub packets: u64,
+    /// The verdict of the tested program.
+    pub verdict: String,
+    /// Last line of the path in the tested program.
+    pub line: Option<SourceLine>,
+    pub ns: f64,
+    pub against_ns: Option<f64>,
+    pub method: Method,
+}
+
+/// A method of timing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Median of runs that each get the recorded packet.
+    #[default]
+    Single,
+    /// Average of runs one after the other on a packet that the programs do not change.
+    Repeated,
 }

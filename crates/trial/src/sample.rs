@@ -2,7 +2,7 @@
 
 use crate::report::{
     Coverage, Difference, Example, Field, FileReport, FunctionCoverage, Group, LeftOut, LineCoverage, MapDifference,
-    Recorded, Report, Share, SourceCoverage, SourceLine, Tested, VerdictCount,
+    Method, PathTiming, Recorded, Report, Share, SourceCoverage, SourceLine, Tested, Timing, VerdictCount,
 };
 
 /// Returns a report with a value of every kind, and with characters that need an escape.
@@ -33,6 +33,7 @@ pub fn report() -> Report {
             after: Some("00".into()),
         }],
         coverage: Some(coverage()),
+        timing: Some(timing()),
         notes: vec!["timers ran by the real clock".into()],
         missed: vec!["line coverage is 75 %, below 80 %".into()],
     }
@@ -78,6 +79,27 @@ fn allowed() -> Group {
 
 fn line(line: u32, text: &str) -> SourceLine {
     SourceLine { file: "/src/filter.c".into(), line, text: text.into() }
+}
+
+fn timing() -> Timing {
+    let path = |packets, verdict: &str, ns, against_ns| PathTiming {
+        packets,
+        verdict: verdict.into(),
+        line: None,
+        ns,
+        against_ns: Some(against_ns),
+        method: Method::Single,
+    };
+    let first = path(12_000, "PASS", 106.0, 94.5);
+    let line = Some(line(86, "\t\treturn XDP_DROP;"));
+    Timing {
+        ns: 105.2,
+        against_ns: Some(94.1),
+        noise_ns: 1.2,
+        packets: 12_300,
+        not_timed: 45,
+        paths: vec![PathTiming { line, method: Method::Repeated, ..first }, path(300, "DROP", 73.2, 78.1)],
+    }
 }
 
 pub fn coverage() -> Coverage {

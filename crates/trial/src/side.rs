@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
 use trawl_bpf::loader::LoadedFile;
 use trawl_bpf::prepared::Prepared;
@@ -11,7 +13,7 @@ use trawl_packet::verdict::VerdictKind;
 use trawl_program::load::Source;
 use trawl_sys::{Error, Result};
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Replaced};
 use crate::coverage::Probes;
 use crate::maps::Maps;
 use crate::report::Tested;
@@ -19,8 +21,7 @@ use crate::report::Tested;
 /// Preparation of a program for a trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preparation {
-    /// True if clocks show the times of the packets.
-    pub recorded_time: bool,
+    pub calls: Replaced,
     pub measures_coverage: bool,
 }
 
@@ -32,11 +33,13 @@ pub(crate) struct Side {
     pub maps: Maps,
     pub clock: Clock,
     pub probes: Option<Probes>,
+    /// The packet after the last run.
+    pub left: Left,
     program: OwnedFd,
     /// Keeps the maps and the other programs.
     _file: LoadedFile,
     /// The map of each call that redirects packets; `None` if the call names an interface.
-    calls: Vec<Option<String>>,
+    calls: Vec<Option<Rc<str>>>,
     runner: Runner,
 }
 
@@ -44,7 +47,7 @@ pub(crate) struct Side {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The map by whose key it was named; `None` for an interface.
-    pub map: Option<String>,
+    pub map: Option<Rc<str>>,
     pub key: u64,
 }
 
@@ -84,7 +87,7 @@ impl Side {
                 if let Some(probes) = &mut probes {
                     add_probes(probes, prepared, name, &mut edits)?;
                 }
-                clock.edit(&code, &mut edits, preparation.recorded_time, &mut calls, &prepared.map_names());
+                clock.edit(&code, &mut edits, preparation.calls, &mut calls, &prepared.map_names());
                 let edited = edits.apply(&code).map_err(|far| {
                     Error::failed(
                         format!("cannot instrument {name}"),
@@ -107,11 +110,13 @@ impl Side {
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
         let tested = Tested { name, source: file.display().to_string(), instructions, tag };
-        Ok(Self { tested, kind, maps, clock, probes, program, _file: loaded, calls, runner: Runner::default() })
+        let calls = calls.into_iter().map(|map| map.map(Rc::from)).collect();
+        let (left, runner) = (Left::new(kind), Runner::default());
+        Ok(Self { tested, kind, maps, clock, probes, left, program, _file: loaded, calls, runner })
     }
 
-    /// Runs the program on a packet.
-    pub fn run(&mut self, packet: &[u8], arrival: Arrival, moment: Moment) -> Result<Left> {
+    /// Runs the program on a packet, and notes the outcome in `left`, whose memory is used again. Returns the duration.
+    pub fn run(&mut self, packet: &[u8], arrival: Arrival, moment: Moment) -> Result<Duration> {
         self.clock.set_time(moment);
         let run = match self.kind {
             VerdictKind::Xdp => {
@@ -119,15 +124,24 @@ impl Side {
             }
             VerdictKind::Tc => self.runner.tc(self.program.as_fd(), packet, moment.wall),
         };
-        let (Outcome { value: verdict, bytes, metadata, .. }, context) = run.map_err(|e| {
+        let (Outcome { value: verdict, bytes, metadata, duration }, context) = run.map_err(|e| {
             Error::os(format!("cannot run {} on a packet of {} bytes", self.tested.name, packet.len()), e)
         })?;
         let redirection = self.clock.redirection().filter(|_| is_redirected(self.kind, verdict));
-        let target = redirection.map(|redirection| Target {
+        self.left.target = redirection.map(|redirection| Target {
             map: self.calls.get(redirection.call).cloned().flatten(),
             key: redirection.key,
         });
-        Ok(Left { kind: self.kind, verdict, bytes: bytes.to_vec(), metadata, target, context })
+        self.left.bytes.clear();
+        self.left.bytes.extend_from_slice(bytes);
+        (self.left.verdict, self.left.metadata, self.left.context) = (verdict, metadata, context);
+        Ok(duration)
+    }
+}
+
+impl AsFd for Side {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
     }
 }
 
@@ -143,6 +157,11 @@ fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &
 }
 
 impl Left {
+    fn new(kind: VerdictKind) -> Self {
+        let context = TcContext::default();
+        Self { kind, verdict: 0, bytes: Vec::new(), metadata: 0, target: None, context }
+    }
+
     /// Returns true if somebody gets the packet.
     pub fn leaves(&self) -> bool {
         let name = self.kind.name(self.verdict.into());
@@ -150,5 +169,10 @@ impl Left {
             VerdictKind::Xdp => matches!(name, Some("PASS" | "TX" | "REDIRECT")),
             VerdictKind::Tc => !matches!(name, Some("SHOT" | "STOLEN" | "QUEUED" | "TRAP")),
         }
+    }
+
+    /// Returns the metadata and the packet.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        self.bytes.split_at((self.metadata as usize).min(self.bytes.len()))
     }
 }

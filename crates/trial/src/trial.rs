@@ -7,14 +7,16 @@ use trawl_bpf::test_run::Arrival;
 use trawl_packet::verdict::VerdictKind;
 use trawl_sys::{Error, Result, errno, process};
 
-use crate::clock::Moment;
-use crate::compare::{self, Groups, Kind, MOST_GROUPS, Members};
+use crate::clock::{Moment, Replaced};
+use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::Path;
 use crate::maps;
 use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
-use crate::report::{Difference, Example, FileReport, Group, LeftOut, Report, VerdictCount};
+use crate::report::{Difference, Example, FileReport, Group, LeftOut, Report, Timing, VerdictCount};
+use crate::samples::{Sample, Samples};
 use crate::side::{Left, Preparation, Side};
+use crate::timing::{self, Stopwatch, Trace};
 
 /// Memory for packets that a sequence may be made of.
 const HISTORY: usize = 512 << 20;
@@ -27,7 +29,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const SHORTEST_REFUSED: usize = 3000;
 const REFUSED: [Option<i32>; 2] = [Some(errno::EINVAL), Some(errno::E2BIG)];
 
-/// FNV-1a of 64 bits.
+/// Numbers of FNV-1a with 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0100_0000_01b3;
 
@@ -106,6 +108,9 @@ pub struct Plan {
     pub ignored_maps: Vec<String>,
     /// Smallest share of lines that the packets have to reach, in percent.
     pub min_lines: Option<f64>,
+    pub measures_time: bool,
+    /// Time by which the tested program may be slower than the other one, in percent.
+    pub slower: Option<f64>,
 }
 
 /// A trial that gets its packets one by one.
@@ -129,6 +134,10 @@ pub struct Trial {
     has_queues: bool,
     /// The programs at which the packets were recorded: name and tag.
     recorded_at: BTreeSet<(String, String)>,
+    /// Packets of each path, if something is done with them after all packets.
+    samples: Option<Samples>,
+    /// Shows a line about work that lasts.
+    progress: Box<dyn FnMut(&str)>,
     /// Number for the outcomes of the tested program so far.
     digest: u64,
     notes: Vec<String>,
@@ -140,34 +149,29 @@ impl std::fmt::Debug for Trial {
     }
 }
 
-/// The outcomes of one packet.
-struct Outcomes {
-    before: Option<Left>,
-    after: Left,
-    paths: (Path, Path),
-}
+/// The paths of one packet in the other program and in the tested one. The other outcomes are noted at the sides.
+type Paths = (Path, Path);
 
 impl Trial {
     /// Loads the programs and brings their maps into their first state.
     pub fn begin(plan: Plan) -> Result<Self> {
         // The values of each CPU can be compared if all packets are run on one.
         process::stay_on_this_cpu()?;
-        let preparation = Preparation { recorded_time: !plan.real_time, measures_coverage: true };
-        let load = |subject: &Subject| Side::load(&subject.file, subject.program.as_deref(), preparation);
-        let mut after = load(&plan.program)?;
-        let mut before = plan.against.as_ref().map(load).transpose()?;
+        let calls = if plan.real_time { Replaced::Chance } else { Replaced::Clocks };
+        let preparation = Preparation { calls, measures_coverage: true };
+        let load = |subject: &Subject| load(subject, &plan.first_contents, preparation);
+        let after = load(&plan.program)?;
+        let before = plan.against.as_ref().map(load).transpose()?;
         if let Some(before) = before.as_ref().filter(|before| before.kind != after.kind) {
             let what = format!("cannot compare {} with {}", after.tested.name, before.tested.name);
             return Err(Error::usage(what, "one of them is an XDP program, and the other one is a tc program"));
         }
         let rules = plan.allowed.iter().map(|rule| rule.verdicts(after.kind)).collect::<Result<_>>()?;
-        for side in std::iter::once(&mut after).chain(&mut before) {
-            fill(side, &plan.first_contents)?;
-            side.maps.note()?;
-        }
         let files = plan.files.iter().map(|name| FileReport { name: name.clone(), ..FileReport::default() });
         Ok(Self {
             files: files.collect(),
+            samples: plan.measures_time.then(Samples::default),
+            progress: Box::new(|_| ()),
             plan,
             rules,
             after,
@@ -215,6 +219,11 @@ impl Trial {
         }
     }
 
+    /// Sets a function that shows a line about work that lasts, several times a second.
+    pub fn show_progress(&mut self, progress: impl FnMut(&str) + 'static) {
+        self.progress = Box::new(progress);
+    }
+
     /// Runs a packet.
     pub fn packet(&mut self, packet: Recorded) -> Result<()> {
         if self.after.kind == VerdictKind::Tc && packet.bytes.len() > LONGEST_AT_TC {
@@ -222,27 +231,30 @@ impl Trial {
             return Ok(());
         }
         let position = self.dropped + self.history.len() as u64;
-        let outcomes = match self.run(&packet, &packet.bytes, position, true) {
+        let paths = match self.run(&packet, &packet.bytes, position, true) {
             // Kernels before 5.18 accept no packet that is longer than a page.
             Err(error) if packet.bytes.len() > SHORTEST_REFUSED && REFUSED.contains(&error.errno()) => {
                 self.leave_out(packet.file, Unfit::TooLong);
                 return Ok(());
             }
-            outcomes => outcomes?,
+            paths => paths?,
         };
         self.has_queues |= packet.queue > 0;
-        self.digest = digest_of(self.digest, &outcomes.after);
-        let counts = self.verdicts.entry(outcomes.after.verdict).or_default();
-        counts.0 += 1;
-        if let Some(before) = &outcomes.before {
-            self.verdicts.entry(before.verdict).or_default().1 += 1;
+        if let Some(samples) = &mut self.samples {
+            samples.add(paths.1, position, &packet);
+        }
+        let after = &self.after.left;
+        self.digest = digest_of(self.digest, after);
+        self.verdicts.entry(after.verdict).or_default().0 += 1;
+        if let Some(before) = &self.before {
+            self.verdicts.entry(before.left.verdict).or_default().1 += 1;
         }
         let recorded = packet.verdict.filter(|(kind, _)| *kind == self.after.kind).map(|(_, verdict)| verdict);
         if let Some(verdict) = recorded {
             self.recorded.packets += 1;
-            self.recorded.reproduced += u64::from(verdict == outcomes.after.verdict);
+            self.recorded.reproduced += u64::from(verdict == after.verdict);
         }
-        let kind = self.kind_of(&outcomes, recorded);
+        let kind = self.kind_of(paths, recorded);
         let allowed = kind.as_ref().and_then(|kind| self.allowed(kind, &packet.bytes));
         if let Some(file) = self.files.get_mut(packet.file) {
             file.packets += 1;
@@ -250,7 +262,7 @@ impl Trial {
         }
         if let Some(kind) = kind {
             let (before, after) = (&self.before, &self.after);
-            self.groups.add(kind, allowed, position, || describe(before.as_ref(), after, &outcomes));
+            self.groups.add(kind, allowed, position, || describe(before.as_ref(), after));
         }
         self.keep(packet);
         Ok(())
@@ -267,34 +279,31 @@ impl Trial {
         }
     }
 
-    fn run(&mut self, packet: &Recorded, bytes: &[u8], position: u64, counts: bool) -> Result<Outcomes> {
+    fn run(&mut self, packet: &Recorded, bytes: &[u8], position: u64, counts: bool) -> Result<Paths> {
         let offset = self.offsets.get(&packet.file).copied().unwrap_or(0);
         let moment = Moment { wall: packet.time, monotonic: packet.time.wrapping_sub(offset) };
         // One packet with more or fewer random numbers does not change those of the next.
         let seed = (self.plan.seed ^ position).wrapping_mul(SPREAD);
         let mut run = |side: &mut Side| {
             side.clock.seed(seed);
-            let left = side.run(bytes, Arrival::default(), moment)?;
-            let path = side.probes.as_mut().map_or(0, |probes| probes.collect(counts));
-            Ok::<_, Error>((left, path))
+            side.run(bytes, Arrival::default(), moment)?;
+            Ok::<_, Error>(side.probes.as_mut().map_or(0, |probes| probes.collect(counts)))
         };
         let before = self.before.as_mut().map(&mut run).transpose()?;
-        let (after, path) = run(&mut self.after)?;
-        let (before, path_before) = before.map_or((None, 0), |(left, path)| (Some(left), path));
-        Ok(Outcomes { before, after, paths: (path_before, path) })
+        Ok((before.unwrap_or(0), run(&mut self.after)?))
     }
 
-    /// Returns the difference from the other program, or else from the recorded verdict.
-    fn kind_of(&self, outcomes: &Outcomes, recorded: Option<u32>) -> Option<Kind> {
-        let after = outcomes.after.verdict;
-        let (before, differences) = match (&outcomes.before, recorded) {
+    /// Returns the difference of the last packet from the other program, or else from the recorded verdict.
+    fn kind_of(&self, paths: Paths, recorded: Option<u32>) -> Option<Kind> {
+        let after = self.after.left.verdict;
+        let (before, differences) = match (&self.before, recorded) {
             (Some(before), _) => {
-                (before.verdict, compare::differences(before, &outcomes.after, self.plan.ignores_bytes))
+                (before.left.verdict, compare::differences(&before.left, &self.after.left, self.plan.ignores_bytes))
             }
             (None, Some(recorded)) if recorded != after => (recorded, vec![Difference::Verdict]),
             (None, _) => return None,
         };
-        (!differences.is_empty()).then_some(Kind { before, after, differences, paths: outcomes.paths })
+        (!differences.is_empty()).then_some(Kind { before, after, differences, paths })
     }
 
     fn allowed(&self, kind: &Kind, packet: &[u8]) -> Option<usize> {
@@ -336,6 +345,10 @@ impl Trial {
                 missed.push(format!("the packets reach {reached:.1} % of the lines, and --min-lines wants {least} %"));
             }
         }
+        let timing = if self.plan.measures_time { Some(self.timing()?) } else { None };
+        if let (Some(limit), Some(timing)) = (self.plan.slower, &timing) {
+            missed.extend(timing::missed(timing, limit));
+        }
         let packets = self.files.iter().map(|file| file.packets).sum();
         let mut verdicts: Vec<VerdictCount> = self
             .verdicts
@@ -358,9 +371,29 @@ impl Trial {
             groups,
             maps,
             coverage,
+            timing,
             notes,
             missed,
         })
+    }
+
+    /// Times both programs without probes, on packets of each path.
+    fn timing(&mut self) -> Result<Timing> {
+        let preparation = Preparation { calls: Replaced::Needed, measures_coverage: false };
+        let subjects = [&self.plan.program; 2].into_iter().chain(&self.plan.against);
+        let sides = subjects.map(|subject| load(subject, &self.plan.first_contents, preparation));
+        let stopwatch = Stopwatch::new(self.after.kind, sides.collect::<Result<_>>()?)?;
+        let samples = self.samples.take().unwrap_or_default();
+        let mut progress = std::mem::replace(&mut self.progress, Box::new(|_| ()));
+        stopwatch.measure(&samples, |sample| self.trace(sample), &mut progress)
+    }
+
+    /// Runs a packet from the maps' first state.
+    fn trace(&mut self, sample: &Sample) -> Result<Trace> {
+        self.reset()?;
+        let (_, path) = self.run(&sample.packet, &sample.packet.bytes, sample.position, false)?;
+        let last = self.after.probes.as_ref().and_then(|probes| probes.lines_of_path().pop());
+        Ok((path, last))
     }
 
     fn group(&self, members: Members, example: Example) -> Group {
@@ -455,8 +488,8 @@ impl Trial {
         if resets {
             self.reset()?;
         }
-        let outcomes = self.run(packet, bytes, position, false)?;
-        Ok(self.kind_of(&outcomes, None).as_ref() == Some(kind))
+        let paths = self.run(packet, bytes, position, false)?;
+        Ok(self.kind_of(paths, None).as_ref() == Some(kind))
     }
 
     /// Returns true if a packet of the history differs in this way after some of those before it, from the first state.
@@ -469,28 +502,20 @@ impl Trial {
             };
             last = Some(self.run(&packet, &packet.bytes, at as u64, false)?);
         }
-        Ok(last.and_then(|outcomes| self.kind_of(&outcomes, None)).is_some_and(|found| found.is_like(kind)))
+        Ok(last.and_then(|paths| self.kind_of(paths, None)).is_some_and(|found| found.is_like(kind)))
     }
 }
 
 /// Returns the fields and lines in which the last packet's outcomes differ.
-fn describe(
-    before: Option<&Side>,
-    after: &Side,
-    outcomes: &Outcomes,
-) -> (Vec<crate::report::Field>, (Option<crate::report::SourceLine>, Option<crate::report::SourceLine>)) {
+fn describe(before: Option<&Side>, after: &Side) -> Description {
     let lines = |side: &Side| side.probes.as_ref().map(crate::coverage::Probes::lines_of_path).unwrap_or_default();
-    match (&outcomes.before, before) {
-        (Some(left), Some(side)) => {
-            let fields = if left.leaves() && outcomes.after.leaves() {
-                compare::fields(left, &outcomes.after)
-            } else {
-                Vec::new()
-            };
-            (fields, compare::parting(&lines(side), &lines(after)))
+    match before {
+        Some(before) if before.left.leaves() && after.left.leaves() => {
+            (compare::fields(&before.left, &after.left), compare::parting(&lines(before), &lines(after)))
         }
+        Some(before) => (Vec::new(), compare::parting(&lines(before), &lines(after))),
         // The last line that ran decided.
-        _ => (Vec::new(), (None, lines(after).pop())),
+        None => (Vec::new(), (None, lines(after).pop())),
     }
 }
 
@@ -499,12 +524,29 @@ fn digest_of(digest: u64, left: &Left) -> u64 {
     let bytes: &[u8] = if left.leaves() { &left.bytes } else { &[] };
     let key = left.target.as_ref().map_or(0, |target| target.key);
     let numbers = [left.verdict.into(), left.metadata.into(), key, bytes.len() as u64];
-    let all = numbers.iter().flat_map(|number| number.to_le_bytes()).chain(bytes.iter().copied());
-    all.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(DIGEST_PRIME))
+    let (words, rest) = bytes.as_chunks();
+    let mut last = [0; size_of::<u64>()];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain(std::iter::once(&last)).map(|word| u64::from_le_bytes(*word));
+    numbers.into_iter().chain(words).fold(digest, add_word)
 }
 
-fn name_of(kind: VerdictKind, verdict: u32) -> String {
+/// Adds a word to a number as FNV-1a adds a byte. The rotation brings the upper bits, which the product only moves out,
+/// to the lower ones.
+fn add_word(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(DIGEST_PRIME).rotate_left(u64::BITS / 2 - 1)
+}
+
+pub(crate) fn name_of(kind: VerdictKind, verdict: u32) -> String {
     kind.name(verdict.into()).map_or_else(|| verdict.to_string(), str::to_owned)
+}
+
+/// Loads a program, and brings its maps into their first state.
+fn load(subject: &Subject, contents: &FirstContents, preparation: Preparation) -> Result<Side> {
+    let mut side = Side::load(&subject.file, subject.program.as_deref(), preparation)?;
+    fill(&mut side, contents)?;
+    side.maps.note()?;
+    Ok(side)
 }
 
 /// Fills the maps of a program.

@@ -69,6 +69,12 @@ pub struct Args {
     /// Share of the lines that the packets must reach, as in 80%
     #[arg(long, value_name = "SHARE", value_parser = percent)]
     min_lines: Option<f64>,
+    /// Measure the time that the programs need for packets
+    #[arg(long)]
+    timing: bool,
+    /// Time by which the program may be slower than the other one, as in 5%
+    #[arg(long, value_name = "SHARE", value_parser = growth, requires_all = ["timing", "against"])]
+    slower: Option<f64>,
     /// Write an example of each difference into this directory, as small as possible
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
@@ -154,6 +160,8 @@ fn plan(args: &Args) -> Result<Plan> {
         ignores_bytes: args.ignore.contains(&Ignored::Bytes),
         ignored_maps: maps.collect(),
         min_lines: args.min_lines,
+        measures_time: args.timing,
+        slower: args.slower,
     })
 }
 
@@ -307,8 +315,14 @@ fn ignored(text: &str) -> std::result::Result<Ignored, String> {
 }
 
 fn percent(text: &str) -> std::result::Result<f64, String> {
+    let number = growth(text)?;
+    if number <= 100.0 { Ok(number) } else { Err("it is not between 0 and 100 %".to_owned()) }
+}
+
+/// Reads a share that may be more than all.
+fn growth(text: &str) -> std::result::Result<f64, String> {
     let number: f64 = text.trim_end_matches('%').parse().map_err(|_| "it is not a number of percent".to_owned())?;
-    if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("it is not between 0 and 100 %".to_owned()) }
+    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("it is less than 0 % or has no end".to_owned()) }
 }
 
 fn entry(text: &str) -> std::result::Result<Entry, String> {
@@ -350,5 +364,7 @@ mod tests {
         assert_eq!(percent("80%"), Ok(80.0));
         assert_eq!(percent("99.5"), Ok(99.5));
         assert!(percent("101%").is_err() && percent("many").is_err());
+        assert_eq!(growth("150%"), Ok(150.0));
+        assert!(growth("-1%").is_err() && growth("inf").is_err());
     }
 }
