@@ -118,16 +118,16 @@ fn shape(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the TOML blocks of the guide, by the name in their first line: `# mix.toml`.
+/// Returns the TOML and C blocks of the guide, by the name in their first line: `# mix.toml` or `/* filter.c */`.
 fn files(text: &str) -> Vec<(String, String)> {
-    let parts = text.split("```toml\n").skip(1);
-    let block = |part: &str| {
+    let block = |part: &str, comment: &str| {
         let body = part.split("```").next().unwrap_or_default();
-        let name = body.lines().next()?.strip_prefix("# ")?;
+        let name = body.lines().next()?.strip_prefix(comment)?;
         let name = name.split_whitespace().next()?;
         Some((name.to_owned(), body.to_owned()))
     };
-    parts.filter_map(block).collect()
+    let kinds = [("```toml\n", "# "), ("```c\n", "/* ")].into_iter();
+    kinds.flat_map(|(fence, comment)| text.split(fence).skip(1).filter_map(move |part| block(part, comment))).collect()
 }
 
 fn repository() -> PathBuf {
@@ -164,7 +164,14 @@ impl Desk {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("trawl-docs-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory of the test's own");
-        for (file, object) in [("filter.o", "filter"), ("first.o", "state"), ("second.o", "filter")] {
+        let objects = [
+            ("filter.o", "filter"),
+            ("first.o", "state"),
+            ("second.o", "filter"),
+            ("old.o", "filter"),
+            ("new.o", "filter"),
+        ];
+        for (file, object) in objects {
             std::fs::write(path.join(file), programs::object(object)).expect("an object file");
         }
         for (file, body) in files(&read("docs/GUIDE.md")) {
@@ -185,7 +192,12 @@ impl Desk {
         ] {
             std::fs::write(path.join(file), recording()).expect("a recording");
         }
+        // Earlier results of `trawl xdp test --save differences`.
+        std::fs::create_dir(path.join("differences")).expect("a directory");
+        std::fs::write(path.join("differences/1-pass-drop.pcapng"), recording()).expect("a recording");
         std::os::unix::fs::symlink(binary::path(), path.join("trawl")).expect("the binary");
+        // Debian's package installs no other name. A compiler called clang is found later in PATH.
+        std::os::unix::fs::symlink("/usr/bin/clang-19", path.join("clang")).expect("a link");
         Self(path)
     }
 }
