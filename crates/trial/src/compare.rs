@@ -67,6 +67,19 @@ impl Groups {
         }
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Members> {
+        self.all.iter()
+    }
+
+    /// Adds a group that no packet joins any more.
+    pub fn push(&mut self, members: Members) {
+        if self.all.len() < MOST_GROUPS {
+            self.all.push(members);
+        } else {
+            self.others += members.packets;
+        }
+    }
+
     /// Returns the groups, the largest first.
     pub fn into_sorted(mut self) -> Vec<Members> {
         self.all.sort_by_key(|group| (group.allowed.is_some(), std::cmp::Reverse(group.packets), group.first));

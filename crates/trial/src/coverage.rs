@@ -134,6 +134,18 @@ impl Probes {
         digest(&self.path)
     }
 
+    /// Counts the last packet. Returns the number of blocks that no counted packet had reached.
+    pub fn count_path(&mut self) -> u64 {
+        let mut new = 0;
+        for (block, packets) in self.packets.iter_mut().enumerate() {
+            if self.path[block / u64::BITS as usize] >> (block % u64::BITS as usize) & 1 != 0 {
+                new += u64::from(*packets == 0);
+                *packets += 1;
+            }
+        }
+        new
+    }
+
     /// Returns the lines that the last packet reached, in the order of the program.
     pub fn lines_of_path(&self) -> Vec<SourceLine> {
         let reached = |block: &usize| self.path[block / u64::BITS as usize] >> (block % u64::BITS as usize) & 1 != 0;

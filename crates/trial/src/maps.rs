@@ -64,6 +64,12 @@ impl Maps {
         self.all.iter().map(|one| (one.name.as_str(), &one.table))
     }
 
+    /// Returns some keys of each noted map whose keys are no positions.
+    pub fn keys(&self, most: usize) -> Vec<Vec<u8>> {
+        let maps = self.all.iter().filter(|one| !map::is_array(one.table.about().kind));
+        maps.flat_map(|one| one.first.iter().flat_map(|first| first.keys().take(most).cloned())).collect()
+    }
+
     /// Notes the present contents as those that `reset` brings back.
     pub fn note(&mut self) -> Result<()> {
         for one in &mut self.all {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Time for one difference.
 const TIME: Duration = Duration::from_secs(2);
 /// Shortest packet that the kernel accepts.
-const SHORTEST: usize = 14;
+pub(crate) const SHORTEST: usize = 14;
 
 /// Returns the shortest packet that still has the property, with as many zero bytes as possible.
 pub(crate) fn packet(bytes: &[u8], mut has_property: impl FnMut(&[u8]) -> bool) -> Vec<u8> {

@@ -16,6 +16,10 @@ pub fn page(report: &Report) -> String {
     verdicts(&mut body, report);
     differences(&mut body, report);
     files(&mut body, report);
+    if let Some(fuzzing) = &report.fuzzing {
+        body.push_str("<h2>Fuzzing</h2>\n");
+        wording::fuzzing(fuzzing).iter().for_each(|sentence| paragraph(&mut body, &capitalised(sentence)));
+    }
     if let Some(timing) = &report.timing {
         times(&mut body, timing);
     }
@@ -279,6 +283,7 @@ mod tests {
             "<th scope=\"row\">yesterday.pcapng</th><td>12000</td><td>12</td><td>9</td>",
             "<li>timers ran by the real clock</li>",
             "<li>Missed: line coverage is 75 %, below 80 %</li>",
+            "<p>Fuzzing: 40 runs with a difference</p>",
             "<th scope=\"row\">PASS at /src/filter.c:86, repeated</th><td>12000</td><td>106.0</td><td>94.5</td>",
             "<code>xdp_filter</code></th><td>12345</td><td>3</td><td>4</td><td>75 %</td>",
         ] {

@@ -25,6 +25,7 @@ pub struct Report {
     pub maps: Vec<MapDifference>,
     pub coverage: Option<Coverage>,
     pub timing: Option<Timing>,
+    pub fuzzing: Option<Fuzzing>,
     /// Circumstances that the trial could not reproduce.
     pub notes: Vec<String>,
     /// Limits that were not met, each as a sentence.
@@ -258,4 +259,24 @@ pub enum Method {
     Single,
     /// Average of runs one after the other on a packet that the programs do not change.
     Repeated,
+}
+
+/// Runs of packets that were made of the recorded ones.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Fuzzing {
+    pub seconds: f64,
+    pub runs: u64,
+    /// Blocks of the tested program that none of the recorded packets reached.
+    pub new_blocks: u64,
+    /// Different paths, of both programs if there are two.
+    pub paths: u64,
+    /// Number of packets of which others were made at the end.
+    pub corpus: u64,
+    /// Runs with a difference between the programs.
+    pub differing: u64,
+    /// Runs of these whose difference was not seen again with the packet alone, from the maps' first state.
+    pub unconfirmed: u64,
+    /// Runs that ended with ABORTED or with a number that is no verdict.
+    pub errors: u64,
+    pub error_example: Option<Example>,
 }

@@ -1,8 +1,9 @@
 //! A made-up report for the tests of the outputs, and a check of markup.
 
 use crate::report::{
-    Coverage, Difference, Example, Field, FileReport, FunctionCoverage, Group, LeftOut, LineCoverage, MapDifference,
-    Method, PathTiming, Recorded, Report, Share, SourceCoverage, SourceLine, Tested, Timing, VerdictCount,
+    Coverage, Difference, Example, Field, FileReport, FunctionCoverage, Fuzzing, Group, LeftOut, LineCoverage,
+    MapDifference, Method, PathTiming, Recorded, Report, Share, SourceCoverage, SourceLine, Tested, Timing,
+    VerdictCount,
 };
 
 /// Returns a report with a value of every kind, and with characters that need an escape.
@@ -34,6 +35,7 @@ pub fn report() -> Report {
         }],
         coverage: Some(coverage()),
         timing: Some(timing()),
+        fuzzing: Some(fuzzing()),
         notes: vec!["timers ran by the real clock".into()],
         missed: vec!["line coverage is 75 %, below 80 %".into()],
     }
@@ -79,6 +81,21 @@ fn allowed() -> Group {
 
 fn line(line: u32, text: &str) -> SourceLine {
     SourceLine { file: "/src/filter.c".into(), line, text: text.into() }
+}
+
+fn fuzzing() -> Fuzzing {
+    let example = group().example;
+    Fuzzing {
+        seconds: 60.0,
+        runs: 11_220_000,
+        new_blocks: 12,
+        paths: 5021,
+        corpus: 5000,
+        differing: 40,
+        unconfirmed: 3,
+        errors: 2,
+        error_example: Some(Example { packets: vec![vec![0; 14]], ..example }),
+    }
 }
 
 fn timing() -> Timing {

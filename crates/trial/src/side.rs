@@ -15,6 +15,7 @@ use trawl_sys::{Error, Result};
 
 use crate::clock::{Clock, Moment, Replaced};
 use crate::coverage::Probes;
+use crate::fuzz;
 use crate::maps::Maps;
 use crate::report::Tested;
 
@@ -35,6 +36,8 @@ pub(crate) struct Side {
     pub probes: Option<Probes>,
     /// The packet after the last run.
     pub left: Left,
+    /// Constants with which the program compares.
+    pub constants: Vec<i32>,
     program: OwnedFd,
     /// Keeps the maps and the other programs.
     _file: LoadedFile,
@@ -75,6 +78,7 @@ impl Side {
         let mut calls = Vec::new();
         let mut instructions = 0;
         let mut tag = None;
+        let mut constants = Vec::new();
         let mut programs = Vec::new();
         let (loaded, name) = source.load_edited(|prepared, names| {
             for name in names {
@@ -83,6 +87,7 @@ impl Side {
                     instructions = code.len();
                     tag = prepared.tag(name);
                 }
+                constants.extend(fuzz::constants(&code));
                 let mut edits = Edits::default();
                 if let Some(probes) = &mut probes {
                     add_probes(probes, prepared, name, &mut edits)?;
@@ -112,7 +117,7 @@ impl Side {
         let tested = Tested { name, source: file.display().to_string(), instructions, tag };
         let calls = calls.into_iter().map(|map| map.map(Rc::from)).collect();
         let (left, runner) = (Left::new(kind), Runner::default());
-        Ok(Self { tested, kind, maps, clock, probes, left, program, _file: loaded, calls, runner })
+        Ok(Self { tested, kind, maps, clock, probes, left, constants, program, _file: loaded, calls, runner })
     }
 
     /// Runs the program on a packet, and notes the outcome in `left`, whose memory is used again. Returns the duration.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use trawl_bpf::test_run::Arrival;
 use trawl_packet::verdict::VerdictKind;
@@ -10,10 +11,11 @@ use trawl_sys::{Error, Result, errno, process};
 use crate::clock::{Moment, Replaced};
 use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::Path;
+use crate::fuzz;
 use crate::maps;
 use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
-use crate::report::{Difference, Example, FileReport, Group, LeftOut, Report, Timing, VerdictCount};
+use crate::report::{Difference, Example, FileReport, Fuzzing, Group, LeftOut, Report, Timing, VerdictCount};
 use crate::samples::{Sample, Samples};
 use crate::side::{Left, Preparation, Side};
 use crate::timing::{self, Stopwatch, Trace};
@@ -109,6 +111,8 @@ pub struct Plan {
     /// Smallest share of lines that the packets have to reach, in percent.
     pub min_lines: Option<f64>,
     pub measures_time: bool,
+    /// Time for packets that are made of the recorded ones.
+    pub fuzz: Option<Duration>,
     /// Time by which the tested program may be slower than the other one, in percent.
     pub slower: Option<f64>,
 }
@@ -118,9 +122,9 @@ pub struct Trial {
     plan: Plan,
     /// The verdicts of each rule.
     rules: Vec<(u32, u32)>,
-    after: Side,
-    before: Option<Side>,
-    groups: Groups,
+    pub(crate) after: Side,
+    pub(crate) before: Option<Side>,
+    pub(crate) groups: Groups,
     history: VecDeque<Recorded>,
     /// Bytes of the packets in the history.
     kept: usize,
@@ -170,7 +174,7 @@ impl Trial {
         let files = plan.files.iter().map(|name| FileReport { name: name.clone(), ..FileReport::default() });
         Ok(Self {
             files: files.collect(),
-            samples: plan.measures_time.then(Samples::default),
+            samples: (plan.measures_time || plan.fuzz.is_some()).then(Samples::default),
             progress: Box::new(|_| ()),
             plan,
             rules,
@@ -268,7 +272,9 @@ impl Trial {
         Ok(())
     }
 
-    fn keep(&mut self, packet: Recorded) {
+    /// Keeps a packet for examples, and returns its position.
+    pub(crate) fn keep(&mut self, packet: Recorded) -> u64 {
+        let position = self.dropped + self.history.len() as u64;
         self.kept += packet.bytes.len();
         self.history.push_back(packet);
         while self.kept > HISTORY
@@ -277,12 +283,31 @@ impl Trial {
             self.kept -= oldest.bytes.len();
             self.dropped += 1;
         }
+        position
     }
 
-    fn run(&mut self, packet: &Recorded, bytes: &[u8], position: u64, counts: bool) -> Result<Paths> {
+    pub(crate) fn seed(&self) -> u64 {
+        self.plan.seed
+    }
+
+    pub(crate) fn show(&mut self, progress: &str) {
+        (self.progress)(progress);
+    }
+
+    pub(crate) fn is_allowed(&self, kind: &Kind, packet: &[u8]) -> bool {
+        self.allowed(kind, packet).is_some()
+    }
+
+    /// Returns the fields and lines in which the last packet's outcomes differ.
+    pub(crate) fn describe(&self) -> Description {
+        describe(self.before.as_ref(), &self.after)
+    }
+
+    pub(crate) fn run(&mut self, packet: &Recorded, bytes: &[u8], position: u64, counts: bool) -> Result<Paths> {
         let offset = self.offsets.get(&packet.file).copied().unwrap_or(0);
         let moment = Moment { wall: packet.time, monotonic: packet.time.wrapping_sub(offset) };
         // One packet with more or fewer random numbers does not change those of the next.
+        let position = if packet.file == fuzz::FILE { u64::MAX } else { position };
         let seed = (self.plan.seed ^ position).wrapping_mul(SPREAD);
         let mut run = |side: &mut Side| {
             side.clock.seed(seed);
@@ -294,7 +319,7 @@ impl Trial {
     }
 
     /// Returns the difference of the last packet from the other program, or else from the recorded verdict.
-    fn kind_of(&self, paths: Paths, recorded: Option<u32>) -> Option<Kind> {
+    pub(crate) fn kind_of(&self, paths: Paths, recorded: Option<u32>) -> Option<Kind> {
         let after = self.after.left.verdict;
         let (before, differences) = match (&self.before, recorded) {
             (Some(before), _) => {
@@ -311,7 +336,7 @@ impl Trial {
         rules.position(|(verdicts, rule)| *verdicts == (kind.before, kind.after) && (rule.matches)(packet))
     }
 
-    fn reset(&self) -> Result<()> {
+    pub(crate) fn reset(&self) -> Result<()> {
         self.after.maps.reset()?;
         self.before.iter().try_for_each(|side| side.maps.reset())
     }
@@ -322,6 +347,7 @@ impl Trial {
             Some(before) => self.after.maps.compare(&before.maps, &self.plan.ignored_maps)?,
             None => Vec::new(),
         };
+        let fuzzing = self.fuzz()?;
         self.after.maps.forget_unchanged()?;
         if let Some(before) = &mut self.before {
             before.maps.forget_unchanged()?;
@@ -372,9 +398,23 @@ impl Trial {
             maps,
             coverage,
             timing,
+            fuzzing,
             notes,
             missed,
         })
+    }
+
+    /// Runs packets that are made of the recorded ones, if requested.
+    fn fuzz(&mut self) -> Result<Option<Fuzzing>> {
+        let (Some(time), Some(samples)) = (self.plan.fuzz, self.samples.take()) else {
+            return Ok(None);
+        };
+        if let Some(offset) = self.offsets.values().next().copied() {
+            self.offsets.insert(fuzz::FILE, offset);
+        }
+        let fuzzing = fuzz::run(self, &samples, time)?;
+        self.samples = Some(samples);
+        Ok(Some(fuzzing))
     }
 
     /// Times both programs without probes, on packets of each path.
@@ -444,7 +484,7 @@ impl Trial {
             });
         };
         let mut example = Example {
-            file: self.files.get(packet.file).map(|file| file.name.clone()).unwrap_or_default(),
+            file: self.files.get(packet.file).map_or(fuzz::FILE_NAME, |file| &file.name).to_owned(),
             number: packet.number,
             packets: vec![packet.bytes.clone()],
             times: vec![packet.time],
@@ -484,7 +524,14 @@ impl Trial {
     }
 
     /// Returns true if a packet with these bytes differs in this way.
-    fn shows(&mut self, kind: &Kind, packet: &Recorded, bytes: &[u8], position: u64, resets: bool) -> Result<bool> {
+    pub(crate) fn shows(
+        &mut self,
+        kind: &Kind,
+        packet: &Recorded,
+        bytes: &[u8],
+        position: u64,
+        resets: bool,
+    ) -> Result<bool> {
         if resets {
             self.reset()?;
         }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::report::{
-    Difference, Example, Field, Group, LeftOut, MapDifference, Method, Recorded, Report, Share, SourceLine, Timing,
+    Difference, Example, Field, Fuzzing, Group, LeftOut, MapDifference, Method, Recorded, Report, Share, SourceLine,
+    Timing,
 };
 
 /// Maximum number of bytes of a packet that are shown: the headers of nearly every packet.
@@ -132,6 +133,37 @@ pub fn timing(timing: &Timing) -> String {
     };
     let missing = if *not_timed > 0 { format!(", without {}", count(*not_timed, "packet")) } else { String::new() };
     format!("time: {ns:.1} ns a packet{against}{missing}")
+}
+
+/// Returns the sentences about fuzzing: its runs, then errors that it met.
+pub fn fuzzing(fuzzing: &Fuzzing) -> Vec<String> {
+    let Fuzzing { seconds, runs, new_blocks, paths, corpus, differing, unconfirmed, errors, .. } = fuzzing;
+    let rate = if *seconds > 0.0 { *runs as f64 / seconds } else { 0.0 };
+    let mut sentences = vec![format!(
+        "fuzzing: {} in {seconds:.1} s ({rate:.0} a second), {}, {}, a corpus of {}",
+        count(*runs, "run"),
+        count(*new_blocks, "new block"),
+        count(*paths, "path"),
+        count(*corpus, "packet")
+    )];
+    if *differing > 0 {
+        sentences.push(format!("fuzzing: {} with a difference", count(*differing, "run")));
+    }
+    if *unconfirmed > 0 {
+        sentences.push(format!(
+            "note: {} of fuzzing with a difference not shown: the packet alone did not show it again",
+            count(*unconfirmed, "run")
+        ));
+    }
+    if let Some(one) = &fuzzing.error_example {
+        let doubt = doubt(one).map_or(String::new(), |doubt| format!(" ({doubt})"));
+        sentences.push(format!(
+            "fuzzing: {} with ABORTED or an unknown verdict{doubt}: {}",
+            count(*errors, "run"),
+            example(one)
+        ));
+    }
+    sentences
 }
 
 pub fn method(method: Method) -> &'static str {

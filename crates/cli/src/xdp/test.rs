@@ -19,7 +19,7 @@ use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 
 use crate::args::{LibpcapArg, NamedValue, VerifierLog, choice};
-use crate::{exit_code, json, terminal};
+use crate::{exit_code, json, terminal, units};
 
 /// Runs a program on recorded packets, and compares it with another one or with the recorded verdicts
 ///
@@ -69,6 +69,10 @@ pub struct Args {
     /// Share of the lines that the packets must reach, as in 80%
     #[arg(long, value_name = "SHARE", value_parser = percent)]
     min_lines: Option<f64>,
+    /// Then run packets that are made of these by small changes for a time, to reach more of the program and to find
+    /// more differences; --seed begins their sequence
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    fuzz: Option<Duration>,
     /// Measure the time that the programs need for packets
     #[arg(long)]
     timing: bool,
@@ -126,6 +130,8 @@ fn test(args: &Args) -> Result<ExitCode> {
         args.files.iter().map(|path| Input::open(path, None, None, json::show_notice)).collect::<Result<_>>()?;
     let mut trial = Trial::begin(plan(args)?)?;
     let is_whole = run_packets(&mut trial, inputs)?;
+    let mut progress = Progress::new();
+    trial.show_progress(move |line| progress.show(line));
     let mut report = trial.finish()?;
     if let Some(expected) = expected {
         report.missed.extend(expected.unmet(&report));
@@ -161,6 +167,7 @@ fn plan(args: &Args) -> Result<Plan> {
         ignored_maps: maps.collect(),
         min_lines: args.min_lines,
         measures_time: args.timing,
+        fuzz: args.fuzz,
         slower: args.slower,
     })
 }
@@ -213,7 +220,7 @@ fn run_packets(trial: &mut Trial, inputs: Vec<Input>) -> Result<bool> {
     }
 }
 
-/// The number of packets so far, on a terminal.
+/// The number of packets so far, or other work that lasts, on a terminal.
 struct Progress {
     packets: u64,
     shown: Instant,
@@ -232,10 +239,16 @@ impl Progress {
 
     fn count(&mut self) {
         self.packets += 1;
-        if self.has_terminal && self.packets.is_multiple_of(READ_EVERY) && self.shown.elapsed() >= SHOW_EVERY {
+        if self.packets.is_multiple_of(READ_EVERY) {
+            self.show(&format!("{} packets run", self.packets));
+        }
+    }
+
+    fn show(&mut self, line: &str) {
+        if self.has_terminal && self.shown.elapsed() >= SHOW_EVERY {
             self.shown = Instant::now();
             self.is_visible = true;
-            terminal::show_over(&format!("{} packets run", self.packets));
+            terminal::show_over(line);
         }
     }
 }
