@@ -30,8 +30,10 @@ const NEWEST: usize = 256;
 /// Numbers of paths and of kinds of differences that are remembered.
 const MOST_PATHS: usize = 1 << 20;
 const MOST_KINDS: usize = 1 << 13;
-/// Runs after which the maps are brought back into their first state.
+/// Runs after which the maps are brought back into their first state, unless that would take more than a part of the
+/// time: 1 of this many parts.
 const RESET_AFTER: u64 = 1 << 18;
+const RESETTING: u32 = 10;
 /// Runs between two looks at the clock.
 const RUNS: u64 = 1 << 9;
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -66,6 +68,7 @@ struct Fuzzer<'t> {
     faulty: Option<Recorded>,
     begun: Instant,
     confirming: Duration,
+    resetting: Duration,
 }
 
 /// Runs changed packets for a time. Differences join the trial's groups.
@@ -83,6 +86,7 @@ pub(crate) fn run(trial: &mut Trial, samples: &Samples, time: Duration) -> Resul
         faulty: None,
         begun: Instant::now(),
         confirming: Duration::ZERO,
+        resetting: Duration::ZERO,
     };
     fuzzer.begin(samples)?;
     fuzzer.fuzz(time)?;
@@ -92,7 +96,7 @@ pub(crate) fn run(trial: &mut Trial, samples: &Samples, time: Duration) -> Resul
 impl Fuzzer<'_> {
     /// Takes packets of each recorded path as the first ones.
     fn begin(&mut self, samples: &Samples) -> Result<()> {
-        self.trial.reset()?;
+        self.reset()?;
         for sample in samples.sorted().into_iter().flat_map(|(_, one)| &one.samples) {
             let packet = Recorded { file: FILE, number: 0, ..sample.packet.clone() };
             let paths = self.trial.run(&packet, &packet.bytes, 0, false)?;
@@ -150,10 +154,10 @@ impl Fuzzer<'_> {
     }
 
     fn packet(&mut self, packet: &Recorded) -> Result<()> {
-        if self.result.runs.is_multiple_of(RESET_AFTER) {
-            self.trial.reset()?;
-        }
         self.result.runs += 1;
+        if self.result.runs.is_multiple_of(RESET_AFTER) && self.resetting * RESETTING < self.begun.elapsed() {
+            self.reset()?;
+        }
         let paths = self.trial.run(packet, &packet.bytes, 0, false)?;
         if self.paths.len() < MOST_PATHS && self.paths.insert(paths) {
             self.result.new_blocks += self.trial.after.probes.as_mut().map_or(0, |probes| probes.count_path());
@@ -167,6 +171,13 @@ impl Fuzzer<'_> {
             Some(kind) => self.difference(kind, packet),
             None => Ok(()),
         }
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        self.trial.reset()?;
+        self.resetting += begun.elapsed();
+        Ok(())
     }
 
     fn keep(&mut self, packet: Recorded) {
