@@ -174,6 +174,7 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2], has_routers: bool)
     let queues = if link.queues == 0 { cpus } else { link.queues };
     let end = |side: usize| VethEnd {
         name: link.end(side).interface,
+        index: 0,
         namespace: Some(ends[side]),
         mac: Some(mac(number, side)),
         mtu: Some(link.mtu),

@@ -61,8 +61,8 @@ impl Running {
     }
 
     /// Returns the program on the interface with this name. Without a name, or if none has it, the interface must have
-    /// just one program.
-    pub fn choose(site: &Site, name: Option<&str>) -> Result<Self> {
+    /// just one program; `option` is the one of the command that names it.
+    pub fn choose(site: &Site, name: Option<&str>, option: &str) -> Result<Self> {
         let what = || format!("cannot test against the program on {}", site.label());
         let mut all = Self::on(site, |_| true)?;
         let at = match (all.as_slice(), name) {
@@ -73,7 +73,7 @@ impl Running {
                 named.ok_or_else(|| {
                     let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
                     Error::failed(what(), "it has several programs")
-                        .fix(format!("name one with --against-prog: {}", names.join(", ")))
+                        .fix(format!("name one with {option}: {}", names.join(", ")))
                 })?
             }
         };
@@ -81,7 +81,7 @@ impl Running {
     }
 
     /// Opens a running program; `None` if it was removed.
-    fn open(id: u32) -> io::Result<Option<Self>> {
+    pub fn open(id: u32) -> io::Result<Option<Self>> {
         let Ok(fd) = program::open_by_id(id) else {
             return Ok(None);
         };
@@ -127,6 +127,9 @@ impl Running {
         let source = installed.source();
         self.is_bundled = NAMES.contains(&source) || [ROUTE, GUARD].contains(&source);
         self.source = Some(source.to_owned());
+        if !installed.name().is_empty() {
+            installed.name().clone_into(&mut self.name);
+        }
         if let Some(tag) = installed.plain_tag() {
             tag.clone_into(&mut self.tag);
             self.has_hooks = false;
@@ -148,7 +151,7 @@ impl Running {
         &self.name
     }
 
-    /// Returns its maps, and those of the programs that it can jump to, without those of trawl's hooks.
+    /// Returns its maps and the maps of the programs that it can jump to, except the maps of trawl's hooks.
     pub fn maps(&self) -> &[(OwnedFd, MapInfo)] {
         &self.maps
     }

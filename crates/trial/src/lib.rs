@@ -4,6 +4,7 @@
 //! loads of values that the trial sets before each packet, so that a run can be repeated; a byte for each basic block
 //! shows what a packet reached.
 
+mod arrival;
 mod clock;
 mod compare;
 mod coverage;
@@ -12,6 +13,7 @@ pub mod expect;
 mod fuzz;
 pub mod junit;
 pub mod lcov;
+mod limits;
 mod maps;
 mod minimise;
 mod mutate;
@@ -22,10 +24,15 @@ pub mod report;
 mod sample;
 mod samples;
 mod side;
+mod state;
+mod subject;
 pub mod text;
 mod timing;
 mod trial;
 mod wording;
 
+pub use arrival::ArrivalInterface;
 pub use packet::{Circumstance, Intake, Recorded, Unfit};
-pub use trial::{Allowed, FirstContents, Plan, Subject, Trial};
+pub use state::{FirstContents, Origin};
+pub use subject::Subject;
+pub use trial::{Allowed, Plan, Trial};

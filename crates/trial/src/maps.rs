@@ -25,6 +25,8 @@ pub(crate) struct TrialMap {
 #[derive(Debug, Default)]
 pub(crate) struct Maps {
     all: Vec<TrialMap>,
+    /// Maps whose values are maps.
+    of_maps: Vec<(String, Table)>,
     /// Maps whose contents cannot be compared, by name.
     pub opaque: Vec<String>,
 }
@@ -43,11 +45,13 @@ impl Maps {
             let cannot = |e| Error::os(format!("cannot read the map {name}"), e);
             let table = fd.try_clone_to_owned().and_then(Table::new).map_err(cannot)?;
             let kind = table.about().kind;
-            // A program array contains the program's own parts, and the sockets of a map cannot be read.
-            if kind == map::PROG_ARRAY {
+            // Programs change neither the programs nor the sockets in a map.
+            if [map::PROG_ARRAY, map::XSKMAP].contains(&kind) {
                 continue;
             }
-            if map::has_keys(kind) && kind != map::XSKMAP {
+            if map::is_of_maps(kind) {
+                opened.of_maps.push((name, table));
+            } else if map::has_keys(kind) {
                 opened.all.push(TrialMap { name, table, first: None });
             } else {
                 opened.opaque.push(name);
@@ -56,12 +60,27 @@ impl Maps {
         Ok(opened)
     }
 
-    pub fn named(&self, name: &str) -> Option<&Table> {
-        self.all.iter().find(|one| one.name == name).map(|one| &one.table)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Table)> {
-        self.all.iter().map(|one| (one.name.as_str(), &one.table))
+    /// Adds the maps inside of maps that are not the file's own. Programs cannot exchange them.
+    pub fn add_inner(&mut self) -> Result<()> {
+        for (name, outer) in &self.of_maps {
+            let cannot = |e| Error::os(format!("cannot read the map {name}"), e);
+            for (key, value) in outer.entries().map_err(cannot)? {
+                let Some(id) = value.try_into().ok().map(u32::from_ne_bytes) else {
+                    continue;
+                };
+                if self.all.iter().any(|known| known.table.about().id == id) {
+                    continue;
+                }
+                let table = Table::open_by_id(id).map_err(cannot)?;
+                let name = format!("{name}[{}]", hex(&key));
+                if map::has_keys(table.about().kind) {
+                    self.all.push(TrialMap { name, table, first: None });
+                } else {
+                    self.opaque.push(name);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns some keys of each noted map whose keys are no positions.
@@ -157,16 +176,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// Copies all entries from one map into another of the same shape.
-pub(crate) fn copy(from: BorrowedFd<'_>, to: &Table) -> std::io::Result<usize> {
-    let from = Table::new(from.try_clone_to_owned()?)?;
-    let entries = from.entries()?;
-    for (key, value) in &entries {
-        to.update(key, value, ANY)?;
-    }
-    Ok(entries.len())
 }
 
 impl AsFd for TrialMap {

@@ -34,6 +34,7 @@ pub enum Unfit {
     Cut,
     TooShort,
     TooLong,
+    NoSuchQueue,
 }
 
 /// Longest packet for a tc program, whose bytes the kernel puts into one page.
@@ -46,6 +47,7 @@ impl Unfit {
             Self::NotEthernet => "without an Ethernet header",
             Self::Cut => "cut when they were recorded",
             Self::TooShort => "shorter than an Ethernet header",
+            Self::NoSuchQueue => "of queues that the interface of --as lacks",
             Self::TooLong => "longer than the kernel accepts for a test run",
         }
     }

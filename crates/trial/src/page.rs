@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn foreign_text_is_not_markup() {
-        let program = Tested { name: "<b>\"&".into(), source: "</title>".into(), instructions: 0 };
+        let program = Tested { name: "<b>\"&".into(), source: "</title>".into(), ..Tested::default() };
         let page = page(&Report { program, ..Report::default() });
         sample::assert_is_balanced(&page);
         assert!(page.contains("<h1>&lt;b&gt;&quot;&amp; of &lt;/title&gt;: 0 packets</h1>"));

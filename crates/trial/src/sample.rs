@@ -8,7 +8,12 @@ use crate::report::{
 
 /// Returns a report with a value of every kind, and with characters that need an escape.
 pub fn report() -> Report {
-    let tested = |source: &str, instructions| Tested { name: "xdp_filter".into(), source: source.into(), instructions };
+    let tested = |source: &str, instructions| Tested {
+        name: "xdp_filter".into(),
+        source: source.into(),
+        instructions,
+        tag: None,
+    };
     let file = |name: &str, packets, differing| FileReport { name: name.into(), packets, left_out: vec![], differing };
     let verdict = |verdict: &str, packets, against| VerdictCount { verdict: verdict.into(), packets, against };
     Report {

@@ -1,13 +1,14 @@
 //! One of the programs of a trial, loaded with its own maps, clocks and probes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use trawl_bpf::doorbell::Doorbell;
 use trawl_bpf::loader::LoadedFile;
 use trawl_bpf::prepared::Prepared;
 use trawl_bpf::test_run::{Arrival, Outcome, Runner, TcContext};
+use trawl_bpf::{info, map};
 use trawl_ebpf::Edits;
 use trawl_packet::verdict::VerdictKind;
 use trawl_program::load::Source;
@@ -16,8 +17,10 @@ use trawl_sys::{Error, Result};
 use crate::clock::{Clock, Moment, Replaced};
 use crate::coverage::Probes;
 use crate::fuzz;
+use crate::limits;
 use crate::maps::Maps;
 use crate::report::Tested;
+use crate::subject::Subject;
 
 /// Preparation of a program for a trial.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +43,13 @@ pub(crate) struct Side {
     pub constants: Vec<i32>,
     program: OwnedFd,
     /// Keeps the maps and the other programs.
-    _file: LoadedFile,
+    pub file: LoadedFile,
+    /// Objects that the maps lose when nobody holds them.
+    pub held: Vec<OwnedFd>,
+    /// Ring buffers, which must be emptied lest they fill up.
+    buffers: Vec<Doorbell>,
+    /// Properties of the kernel that the program's results depend on.
+    pub notes: Vec<String>,
     /// The map of each call that redirects packets; `None` if the call names an interface.
     calls: Vec<Option<Rc<str>>>,
     runner: Runner,
@@ -68,11 +77,15 @@ pub(crate) struct Left {
 }
 
 impl Side {
-    /// Loads a program of an object file; `program` names it if there are several.
-    pub fn load(file: &Path, program: Option<&str>, preparation: Preparation) -> Result<Self> {
-        let mut source = Source::read(file)?;
-        let kind = if source.prefer_tc(program) { VerdictKind::Tc } else { VerdictKind::Xdp };
-        source.choose(program)?;
+    /// Loads a program of an object file, after a function has set it up.
+    pub fn load(
+        subject: &Subject,
+        preparation: Preparation,
+        set_up: impl FnOnce(&mut Source) -> Result<()>,
+    ) -> Result<Self> {
+        let (mut source, kind) = subject.open()?;
+        set_up(&mut source)?;
+        let mut notes = limits::of_kernel_functions(&source.kernel_functions());
         let clock = Clock::new()?;
         let mut probes = preparation.measures_coverage.then(Probes::new).transpose()?;
         let mut calls = Vec::new();
@@ -86,8 +99,10 @@ impl Side {
                 if instructions == 0 {
                     instructions = code.len();
                     tag = prepared.tag(name);
+                    subject.check_tag(tag.as_deref())?;
                 }
                 constants.extend(fuzz::constants(&code));
+                notes.extend(limits::of_helpers(&code));
                 let mut edits = Edits::default();
                 if let Some(probes) = &mut probes {
                     add_probes(probes, prepared, name, &mut edits)?;
@@ -109,15 +124,32 @@ impl Side {
             probes.find_removed(&loaded)?;
         }
         let maps = Maps::open(loaded.maps())?;
+        let is_buffer = |fd: &BorrowedFd<'_>| info::map(*fd).is_ok_and(|about| about.kind == map::RINGBUF);
+        let buffers = loaded.maps().into_iter().map(|(_, fd)| fd).filter(is_buffer).map(Doorbell::of_map);
+        let buffers = buffers.collect::<Result<_>>()?;
         let program = loaded
             .program(&name)
             .ok_or_else(|| Error::failed(format!("cannot run {name}"), "it was left out"))?
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
-        let tested = Tested { name, source: file.display().to_string(), instructions, tag };
+        let tested = Tested { name, source: subject.label(), instructions, tag };
         let calls = calls.into_iter().map(|map| map.map(Rc::from)).collect();
-        let (left, runner) = (Left::new(kind), Runner::default());
-        Ok(Self { tested, kind, maps, clock, probes, left, constants, program, _file: loaded, calls, runner })
+        Ok(Self {
+            tested,
+            kind,
+            maps,
+            clock,
+            probes,
+            left: Left::new(kind),
+            constants,
+            program,
+            file: loaded,
+            held: Vec::new(),
+            buffers,
+            notes,
+            calls,
+            runner: Runner::default(),
+        })
     }
 
     /// Runs the program on a packet, and notes the outcome in `left`, whose memory is used again. Returns the duration.
@@ -132,6 +164,9 @@ impl Side {
         let (Outcome { value: verdict, bytes, metadata, duration }, context) = run.map_err(|e| {
             Error::os(format!("cannot run {} on a packet of {} bytes", self.tested.name, packet.len()), e)
         })?;
+        for buffer in &self.buffers {
+            buffer.hush();
+        }
         let redirection = self.clock.redirection().filter(|_| is_redirected(self.kind, verdict));
         self.left.target = redirection.map(|redirection| Target {
             map: self.calls.get(redirection.call).cloned().flatten(),

@@ -181,7 +181,7 @@ missed: line coverage is 75 %, below 80 %
     fn agreement_is_stated() {
         let verdict = |verdict: &str, packets| VerdictCount { verdict: verdict.into(), packets, against: None };
         let report = Report {
-            program: Tested { name: "filter".into(), source: "new.o".into(), instructions: 2 },
+            program: Tested { name: "filter".into(), source: "new.o".into(), instructions: 2, tag: None },
             packets: 3,
             verdicts: vec![verdict("PASS", 2), verdict("REDIRECT", 1)],
             recorded: Some(Recorded { packets: 3, reproduced: 3 }),

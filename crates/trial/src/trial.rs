@@ -1,23 +1,24 @@
 //! A trial: recorded packets are run one after the other, by the tested program and by the one that it is compared with.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use trawl_bpf::test_run::Arrival;
 use trawl_packet::verdict::VerdictKind;
 use trawl_sys::{Error, Result, errno, process};
 
+use crate::arrival::ArrivalInterface;
 use crate::clock::{Moment, Replaced};
 use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::Path;
 use crate::fuzz;
-use crate::maps;
 use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
 use crate::report::{Difference, Example, FileReport, Fuzzing, Group, LeftOut, Report, Timing, VerdictCount};
 use crate::samples::{Sample, Samples};
 use crate::side::{Left, Preparation, Side};
+use crate::state::{FirstContents, Newcomer};
+use crate::subject::Subject;
 use crate::timing::{self, Stopwatch, Trace};
 
 /// Memory for packets that a sequence may be made of.
@@ -75,23 +76,6 @@ impl Allowed {
     }
 }
 
-/// Origin of the maps' first contents.
-#[derive(Clone, Debug, Default)]
-pub struct FirstContents {
-    /// A directory of pinned maps, which have the names of the program's.
-    pub pins: Option<PathBuf>,
-    /// Entries: the map's name, the key and the value.
-    pub entries: Vec<(String, Vec<u8>, Vec<u8>)>,
-}
-
-/// A program of a file.
-#[derive(Clone, Debug, Default)]
-pub struct Subject {
-    pub file: PathBuf,
-    /// The program's name, if the file has several.
-    pub program: Option<String>,
-}
-
 /// Options of a trial.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -100,6 +84,8 @@ pub struct Plan {
     /// Names of the files of packets.
     pub files: Vec<String>,
     pub first_contents: FirstContents,
+    /// The interface of the current namespace that packets arrive by; `None` for the loopback interface.
+    pub arrives_by: Option<ArrivalInterface>,
     /// True if programs see the real clocks instead of the packets' times.
     pub real_time: bool,
     /// The beginning of each packet's random numbers.
@@ -115,6 +101,24 @@ pub struct Plan {
     pub fuzz: Option<Duration>,
     /// Time by which the tested program may be slower than the other one, in percent.
     pub slower: Option<f64>,
+}
+
+impl Plan {
+    /// Loads a program, and brings its maps into their first state. `running` is the program that may run now, whose
+    /// loader may have set it up.
+    fn load(&self, subject: &Subject, running: Option<&Subject>, preparation: Preparation) -> Result<Side> {
+        let mut notes = Vec::new();
+        let mut side = Side::load(subject, preparation, |source| {
+            let running = running.map(Subject::open).transpose()?.map(|(source, _)| source);
+            let is_running = subject.is_running();
+            notes = self.first_contents.set_up(Newcomer { source, is_running, running: running.as_ref() })?;
+            Ok(())
+        })?;
+        notes.extend(self.first_contents.fill(&mut side)?);
+        side.notes.extend(notes);
+        side.maps.note()?;
+        Ok(side)
+    }
 }
 
 /// A trial that gets its packets one by one.
@@ -135,7 +139,8 @@ pub struct Trial {
     recorded: crate::report::Recorded,
     /// Offset of the wall clock from the monotonic clock, by file.
     offsets: BTreeMap<usize, u64>,
-    has_queues: bool,
+    /// The highest queue of the packets.
+    last_queue: u32,
     /// The programs at which the packets were recorded: name and tag.
     recorded_at: BTreeSet<(String, String)>,
     /// Packets of each path, if something is done with them after all packets.
@@ -163,9 +168,8 @@ impl Trial {
         process::stay_on_this_cpu()?;
         let calls = if plan.real_time { Replaced::Chance } else { Replaced::Clocks };
         let preparation = Preparation { calls, measures_coverage: true };
-        let load = |subject: &Subject| load(subject, &plan.first_contents, preparation);
-        let after = load(&plan.program)?;
-        let before = plan.against.as_ref().map(load).transpose()?;
+        let before = plan.against.as_ref().map(|against| plan.load(against, None, preparation)).transpose()?;
+        let after = plan.load(&plan.program, plan.against.as_ref(), preparation)?;
         if let Some(before) = before.as_ref().filter(|before| before.kind != after.kind) {
             let what = format!("cannot compare {} with {}", after.tested.name, before.tested.name);
             return Err(Error::usage(what, "one of them is an XDP program, and the other one is a tc program"));
@@ -187,7 +191,7 @@ impl Trial {
             verdicts: BTreeMap::new(),
             recorded: crate::report::Recorded::default(),
             offsets: BTreeMap::new(),
-            has_queues: false,
+            last_queue: 0,
             recorded_at: BTreeSet::new(),
             digest: DIGEST_BASIS,
             notes: Vec::new(),
@@ -230,6 +234,11 @@ impl Trial {
 
     /// Runs a packet.
     pub fn packet(&mut self, packet: Recorded) -> Result<()> {
+        self.last_queue = self.last_queue.max(packet.queue);
+        if self.plan.arrives_by.as_ref().is_some_and(|interface| packet.queue >= interface.queues) {
+            self.leave_out(packet.file, Unfit::NoSuchQueue);
+            return Ok(());
+        }
         if self.after.kind == VerdictKind::Tc && packet.bytes.len() > LONGEST_AT_TC {
             self.leave_out(packet.file, Unfit::TooLong);
             return Ok(());
@@ -243,7 +252,6 @@ impl Trial {
             }
             paths => paths?,
         };
-        self.has_queues |= packet.queue > 0;
         if let Some(samples) = &mut self.samples {
             samples.add(paths.1, position, &packet);
         }
@@ -309,9 +317,12 @@ impl Trial {
         // One packet with more or fewer random numbers does not change those of the next.
         let position = if packet.file == fuzz::FILE { u64::MAX } else { position };
         let seed = (self.plan.seed ^ position).wrapping_mul(SPREAD);
+        let arrives_by = self.plan.arrives_by.as_ref();
+        let arrival =
+            arrives_by.map_or_else(Arrival::default, |one| Arrival { interface: one.index, queue: packet.queue });
         let mut run = |side: &mut Side| {
             side.clock.seed(seed);
-            side.run(bytes, Arrival::default(), moment)?;
+            side.run(bytes, arrival, moment)?;
             Ok::<_, Error>(side.probes.as_mut().map_or(0, |probes| probes.collect(counts)))
         };
         let before = self.before.as_mut().map(&mut run).transpose()?;
@@ -420,8 +431,9 @@ impl Trial {
     /// Times both programs without probes, on packets of each path.
     fn timing(&mut self) -> Result<Timing> {
         let preparation = Preparation { calls: Replaced::Needed, measures_coverage: false };
-        let subjects = [&self.plan.program; 2].into_iter().chain(&self.plan.against);
-        let sides = subjects.map(|subject| load(subject, &self.plan.first_contents, preparation));
+        let Plan { program, against, .. } = &self.plan;
+        let subjects = [(program, against.as_ref()); 2].into_iter().chain(against.iter().map(|one| (one, None)));
+        let sides = subjects.map(|(subject, running)| self.plan.load(subject, running, preparation));
         let stopwatch = Stopwatch::new(self.after.kind, sides.collect::<Result<_>>()?)?;
         let samples = self.samples.take().unwrap_or_default();
         let mut progress = std::mem::replace(&mut self.progress, Box::new(|_| ()));
@@ -454,8 +466,15 @@ impl Trial {
     /// Returns what the trial could not do as it was when the packets were recorded.
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
-        if self.has_queues {
-            notes.push("packets of all queues were run as packets of queue 0".to_owned());
+        let queues = u64::from(self.last_queue) + 1;
+        match &self.plan.arrives_by {
+            None if queues > 1 => notes.push(format!(
+                "packets of all queues were run as packets of queue 0 of lo: --as IF:{queues} keeps their queues"
+            )),
+            Some(interface) if queues > u64::from(interface.queues) => {
+                notes.push(format!("--as {}:{queues} has the queues of all packets", interface.name));
+            }
+            _ => {}
         }
         let sides = || std::iter::once(&self.after).chain(&self.before);
         let is_tested = |tag: &String| sides().any(|side| side.tested.tag.as_ref() == Some(tag));
@@ -468,6 +487,9 @@ impl Trial {
         }
         let opaque: BTreeSet<&String> = sides().flat_map(|side| &side.maps.opaque).collect();
         notes.extend(opaque.into_iter().map(|map| format!("the contents of the map {map} cannot be compared")));
+        notes.extend(sides().flat_map(|side| side.notes.iter().cloned()));
+        let mut known = HashSet::new();
+        notes.retain(|note| known.insert(note.clone()));
         notes
     }
 
@@ -586,46 +608,4 @@ fn add_word(digest: u64, word: u64) -> u64 {
 
 pub(crate) fn name_of(kind: VerdictKind, verdict: u32) -> String {
     kind.name(verdict.into()).map_or_else(|| verdict.to_string(), str::to_owned)
-}
-
-/// Loads a program, and brings its maps into their first state.
-fn load(subject: &Subject, contents: &FirstContents, preparation: Preparation) -> Result<Side> {
-    let mut side = Side::load(&subject.file, subject.program.as_deref(), preparation)?;
-    fill(&mut side, contents)?;
-    side.maps.note()?;
-    Ok(side)
-}
-
-/// Fills the maps of a program.
-fn fill(side: &mut Side, contents: &FirstContents) -> Result<()> {
-    if let Some(directory) = &contents.pins {
-        for (name, table) in side.maps.iter() {
-            let path = directory.join(name.replace('.', "_"));
-            let Ok(pinned) = trawl_bpf::bpffs::open_map(&path) else {
-                continue;
-            };
-            maps::copy(std::os::fd::AsFd::as_fd(&pinned), table)
-                .map_err(|e| Error::os(format!("cannot copy the contents of {}", path.display()), e))?;
-        }
-    }
-    for (name, key, value) in &contents.entries {
-        let Some(table) = side.maps.named(name) else {
-            let names: Vec<&str> = side.maps.iter().map(|(name, _)| name).collect();
-            let why = format!("{} has no such map", side.tested.source);
-            return Err(Error::usage(format!("cannot fill the map {name}"), why)
-                .fix(format!("maps in it: {}", names.join(", "))));
-        };
-        let about = table.about();
-        let (key_size, value_size) = (about.key_size as usize, about.value_size as usize);
-        if (key.len(), value.len()) != (key_size, value_size) {
-            let why = format!("its keys have {key_size} bytes and its values {value_size}");
-            return Err(Error::usage(format!("cannot fill the map {name}"), why).fix(format!(
-                "--map {name}:KEY=VALUE with {} and {} hexadecimal digits",
-                key_size * 2,
-                value_size * 2
-            )));
-        }
-        table.update_all(key, value).map_err(|e| Error::os(format!("cannot fill the map {name}"), e))?;
-    }
-    Ok(())
 }

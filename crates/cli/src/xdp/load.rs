@@ -15,10 +15,13 @@ use trawl_program::swap::maps::Inherited;
 use trawl_program::{AttachRequest, OldMaps};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
+use trawl_trial::Subject;
 
 use crate::args::{NamedValue, NetnsArg, VerifierLog, choice, interface_and_rest};
 use crate::program_args::{Consent, MODES, refuse_options, warn_of_attaching};
 use crate::{completion, json, terminal};
+
+use super::test::before_replacing;
 
 /// Loads an XDP program onto an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
@@ -46,6 +49,13 @@ pub struct Args {
     /// Replace all programs on the interface, including a whole chain
     #[arg(long)]
     replace: bool,
+    /// Before that, test the program against the attached one with these captures (trawl xdp test), and replace nothing
+    /// if they differ
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "replace")]
+    tested: Vec<PathBuf>,
+    /// Accept a difference that --tested finds, as in 'pass>drop where udp port 53'
+    #[arg(long, value_name = "RULE", requires = "tested", hide_short_help = true)]
+    allow: Vec<String>,
     /// Give the program the maps of the attached one, matched by name, type and size: of the program that --replace
     /// replaces, or else of the one with the same name
     #[arg(long)]
@@ -88,8 +98,22 @@ pub fn run(args: &Args) -> Result<()> {
     args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
     let sites = std::slice::from_ref(&site);
+    test(args, &site, file)?;
     warn_of_attaching(sites, args.mode);
     args.consent.change(sites, || load(args, &site, file))
+}
+
+/// Tests the program before it replaces another one, if the command line asks for that.
+fn test(args: &Args, site: &Site, file: &Path) -> Result<()> {
+    if args.tested.is_empty() {
+        return Ok(());
+    }
+    if args.bundled.bundled(file)?.is_some() {
+        let what = format!("cannot test {}", file.display());
+        return Err(Error::usage(what, "--tested is for object files").fix("leave out --tested"));
+    }
+    let subject = Subject::new(file.to_owned(), args.prog.clone());
+    before_replacing(site, subject, &args.tested, &args.allow)
 }
 
 fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {

@@ -1,24 +1,30 @@
 //! `trawl xdp test`: runs a program on recorded packets, and compares it with another one.
 
 use std::cell::RefCell;
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::{PacketKind, Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 use trawl_packet::read::{CaptureReader, Step};
+use trawl_program::Site;
+use trawl_program::running::Running;
 use trawl_source::Input;
 use trawl_sys::files::create;
 use trawl_sys::{Error, Result};
 use trawl_trial::expect::Expected;
 use trawl_trial::report::Report;
-use trawl_trial::{Allowed, FirstContents, Intake, Plan, Subject, Trial, examples, junit, lcov, page, text};
+use trawl_trial::{
+    Allowed, ArrivalInterface, FirstContents, Intake, Origin, Plan, Subject, Trial, examples, junit, lcov, page, text,
+};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 
-use crate::args::{LibpcapArg, NamedValue, VerifierLog, choice};
+use crate::args::{LibpcapArg, NamedValue, NetnsArg, VerifierLog, choice};
 use crate::{exit_code, json, terminal, units};
 
 /// Runs a program on recorded packets, and compares it with another one or with the recorded verdicts
@@ -36,18 +42,23 @@ pub struct Args {
     /// One of several programs in the file, by the name of its function or section
     #[arg(long, value_name = "NAME")]
     prog: Option<String>,
-    /// Compare it with the program of this file
-    #[arg(long, value_name = "OLD.o")]
-    against: Option<PathBuf>,
-    /// One of several programs in that file [default: as --prog]
+    /// Compare it with the program of a file, or with the one that runs on an interface, NAME or NAMESPACE:NAME
+    #[arg(long, value_name = "OLD.o|IF")]
+    against: Option<String>,
+    /// One of several programs there [default: as --prog]
     #[arg(long, value_name = "NAME", requires = "against")]
     against_prog: Option<String>,
-    /// Fill the programs' maps with the contents of the maps that are pinned in this directory by the same names
-    #[arg(long, value_name = "DIR")]
-    maps: Option<PathBuf>,
+    /// First contents of the maps: of the program that runs on an interface, of maps pinned in a directory by the same
+    /// names, or none [default: none, and of the program that --against names by its interface]
+    #[arg(long, value_name = "IF|DIR|none")]
+    maps: Option<String>,
     /// Put an entry into a map; key and value are bytes in hexadecimal digits
     #[arg(long = "map", value_name = "NAME:KEY=VALUE", value_parser = entry)]
     entries: Vec<Entry>,
+    /// Run the packets as of this interface and their recorded queues, in a namespace of its own; an existing interface
+    /// lends its number and the number of its queues [default: queue 0 of lo]
+    #[arg(long = "as", value_name = "IF[:QUEUES]")]
+    arrives_by: Option<String>,
     /// Clocks that the programs see: the recorded times, or the host's clocks
     #[arg(long, value_name = "WHICH", value_parser = choice(&TIMES), default_value = "recorded")]
     time: bool,
@@ -89,6 +100,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    netns: NetnsArg,
+    #[command(flatten)]
     libpcap: LibpcapArg,
     #[command(flatten)]
     verifier_log: VerifierLog,
@@ -122,13 +135,32 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Exit status for a test that cannot be run.
 const CANNOT_RUN: u8 = 2;
 
+/// Objects of the namespace of the command, which a test with --as leaves.
+struct Surroundings {
+    against: Option<Subject>,
+    origin: Origin,
+    arrives_by: Option<ArrivalInterface>,
+}
+
 fn test(args: &Args) -> Result<ExitCode> {
     args.libpcap.choose();
     args.verifier_log.begin()?;
     let expected = args.expect.as_deref().map(expected).transpose()?;
+    let (against, origin) = against_and_origin(args)?;
+    let find = |text: &String| ArrivalInterface::find(text, args.netns.as_deref());
+    let arrives_by = args.arrives_by.as_ref().map(find).transpose()?;
+    let surroundings = Surroundings { against, origin, arrives_by: arrives_by.clone() };
+    match arrives_by {
+        Some(interface) => interface.run(|| test_in(args, surroundings, expected)),
+        None => test_in(args, surroundings, expected),
+    }
+}
+
+/// Tests in the namespace that the packets arrive in.
+fn test_in(args: &Args, surroundings: Surroundings, expected: Option<Expected>) -> Result<ExitCode> {
     let inputs: Vec<Input> =
         args.files.iter().map(|path| Input::open(path, None, None, json::show_notice)).collect::<Result<_>>()?;
-    let mut trial = Trial::begin(plan(args)?)?;
+    let mut trial = Trial::begin(plan(args, surroundings)?)?;
     let is_whole = run_packets(&mut trial, inputs)?;
     let mut progress = Progress::new();
     trial.show_progress(move |line| progress.show(line));
@@ -148,18 +180,18 @@ fn test(args: &Args) -> Result<ExitCode> {
     Ok(exit_code(report.is_well()))
 }
 
-fn plan(args: &Args) -> Result<Plan> {
-    let subject = |file: &Path, program: Option<&String>| Subject { file: file.to_owned(), program: program.cloned() };
-    let other = args.against_prog.as_ref().or(args.prog.as_ref());
+fn plan(args: &Args, surroundings: Surroundings) -> Result<Plan> {
+    let Surroundings { against, origin, arrives_by } = surroundings;
     let maps = args.ignore.iter().filter_map(|one| match one {
         Ignored::Map(name) => Some(name.clone()),
         Ignored::Bytes => None,
     });
     Ok(Plan {
-        program: subject(&args.program, args.prog.as_ref()),
-        against: args.against.as_deref().map(|file| subject(file, other)),
+        program: Subject::new(args.program.clone(), args.prog.clone()),
+        against,
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
-        first_contents: FirstContents { pins: args.maps.clone(), entries: args.entries.clone() },
+        first_contents: FirstContents::new(origin, args.entries.clone()),
+        arrives_by,
         real_time: args.time,
         seed: args.seed,
         allowed: args.allow.iter().map(|rule| allowed(rule)).collect::<Result<_>>()?,
@@ -170,6 +202,84 @@ fn plan(args: &Args) -> Result<Plan> {
         fuzz: args.fuzz,
         slower: args.slower,
     })
+}
+
+/// Returns the program to compare with, and the origin of the maps' first contents.
+fn against_and_origin(args: &Args) -> Result<(Option<Subject>, Origin)> {
+    let name = args.against_prog.as_ref().or(args.prog.as_ref());
+    let running = |interface: &str| {
+        let site = Site::find(interface, args.netns.as_deref())?;
+        let running = Running::choose(&site, name.map(String::as_str), "--against-prog")?;
+        Ok::<_, Error>((site, running))
+    };
+    let (against, origin) = match args.against.as_deref() {
+        None => (None, Origin::Fresh),
+        Some(file) if is_file(file) => (Some(Subject::new(file.into(), name.cloned())), Origin::Fresh),
+        Some(interface) => {
+            let (site, running) = running(interface)?;
+            (Some(Subject::running(&site, &running)?), Origin::Running(running))
+        }
+    };
+    let origin = match args.maps.as_deref() {
+        None => origin,
+        Some(NO_MAPS) => Origin::Fresh,
+        Some(directory) if is_directory(directory) => Origin::Pins(directory.into()),
+        Some(interface) => Origin::Running(running(interface)?.1),
+    };
+    Ok((against, origin))
+}
+
+/// The value of --maps for maps without contents.
+const NO_MAPS: &str = "none";
+
+/// Returns true for an object file; other words name an interface.
+fn is_file(word: &str) -> bool {
+    let path = Path::new(word);
+    word.contains('/') || path.extension().is_some_and(|extension| extension == "o") || path.is_file()
+}
+
+/// Returns true for a directory; other words name an interface.
+fn is_directory(word: &str) -> bool {
+    word.contains('/') || Path::new(word).is_dir()
+}
+
+/// Tests a program against the one that it is to replace on an interface, with the contents of that one's maps. Prints
+/// the result and fails if a difference is not allowed.
+pub(super) fn before_replacing(site: &Site, new: Subject, files: &[PathBuf], allow: &[String]) -> Result<()> {
+    let running = Running::choose(site, new.program.as_deref(), "--prog")?;
+    let against = Subject::running(site, &running)?;
+    let what = format!("cannot replace {} on {}", running.name(), site.label());
+    let run = || {
+        let inputs = files.iter().map(|path| Input::open(path, None, None, json::show_notice));
+        let inputs = inputs.collect::<Result<Vec<Input>>>()?;
+        let mut trial = Trial::begin(Plan {
+            program: new,
+            against: Some(against),
+            files: files.iter().map(|file| file.display().to_string()).collect(),
+            first_contents: FirstContents::new(Origin::Running(running), Vec::new()),
+            allowed: allow.iter().map(|rule| allowed(rule)).collect::<Result<_>>()?,
+            ..Plan::default()
+        })?;
+        let is_whole = run_packets(&mut trial, inputs)?;
+        let mut report = trial.finish()?;
+        if !is_whole {
+            report.missed.push("a file could not be read to its end".to_owned());
+        }
+        if report.packets == 0 {
+            report.missed.push("no packet of the files could be run".to_owned());
+        }
+        Ok::<_, Error>(report)
+    };
+    // A trial keeps its thread on one CPU.
+    let report = thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| panic::resume_unwind(panic)))?;
+    if report.is_well() {
+        report.notes.iter().for_each(|note| terminal::say(note));
+        terminal::say(&format!("{} packets: no difference that is not allowed", report.packets));
+        return Ok(());
+    }
+    terminal::write_out(&terminal::wrapped(&text::text(&report)))?;
+    let fix = "accept a difference with --allow 'pass>drop where udp port 53', or leave out --tested";
+    Err(Error::failed(what, "the new program does not do the same").fix(fix))
 }
 
 /// Runs all packets. Returns false if a file could not be read to its end.

@@ -14,7 +14,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Listens to the doorbell of this map, of [`crate::map::create_doorbell`].
+    /// Listens to the doorbell of this map, which is a ring buffer.
     pub fn of_map(map: BorrowedFd<'_>) -> Result<Self> {
         let fail = |why| Error::os("cannot listen to the doorbell of the programs", why);
         let map = map.try_clone_to_owned().map_err(fail)?;
@@ -26,7 +26,7 @@ impl Doorbell {
         Ok(Self { buffer, map })
     }
 
-    /// Returns true if a program has rung since the last call.
+    /// Empties the ring buffer. Returns true if a program has rung since the last call.
     pub fn hush(&self) -> bool {
         // SAFETY: the buffer lives as long as this value, which only its thread has. The one failure, an interrupted
         // call, leaves some rings for the next one.

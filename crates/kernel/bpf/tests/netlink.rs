@@ -19,6 +19,7 @@ fn pair() -> Pair {
     create_veth(
         &VethEnd {
             name: "veth0",
+            index: 0,
             namespace: Some(&a.namespace),
             mac: Some([2, 0, 0, 0, 0, 1]),
             mtu: Some(3000),
@@ -27,6 +28,7 @@ fn pair() -> Pair {
         },
         &VethEnd {
             name: "veth0",
+            index: 0,
             namespace: Some(&b.namespace),
             mac: None,
             mtu: None,

@@ -23,6 +23,7 @@ impl Veth {
         let scratch = ScratchNamespace::create();
         let end = |name| VethEnd {
             name,
+            index: 0,
             namespace: Some(&scratch.namespace),
             mac: None,
             mtu: None,

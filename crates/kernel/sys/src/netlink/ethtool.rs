@@ -333,6 +333,7 @@ mod tests {
         let scratch = ScratchNamespace::create();
         let end = |name| VethEnd {
             name,
+            index: 0,
             namespace: Some(&scratch.namespace),
             mac: None,
             mtu: None,

@@ -218,6 +218,7 @@ mod tests {
         let scratch = ScratchNamespace::create();
         let end = |name, mac| VethEnd {
             name,
+            index: 0,
             namespace: Some(&scratch.namespace),
             mac,
             mtu: Some(9000),

@@ -434,6 +434,8 @@ const ADDR_GEN_MODE_NONE: u8 = 1;
 #[derive(Clone, Debug)]
 pub struct VethEnd<'a> {
     pub name: &'a str,
+    /// Its number; 0 lets the kernel choose.
+    pub index: u32,
     /// The namespace of this end; `None` for the current one.
     pub namespace: Option<&'a Namespace>,
     pub mac: Option<[u8; 6]>,
@@ -463,12 +465,12 @@ impl VethEnd<'_> {
 /// Creates a veth pair; both ends are down.
 pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(a.index, 0, 0));
     a.write(&mut request);
     request.nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
             data.nest(VETH_INFO_PEER, |peer| {
-                peer.raw(&link_header(0, 0, 0));
+                peer.raw(&link_header(b.index, 0, 0));
                 b.write(peer);
             });
         });
