@@ -358,7 +358,7 @@ fn results_are_written_for_continuous_integration() {
                  failures = [case for case in suite.iter('testcase') if case.find('failure') is not None]\n\
                  assert len(failures) == int(suite.get('failures')) == 3, suite.attrib";
     witness::run("python3", &["-c", check, &file]);
-    let json = trawl(&[&arguments[..9], &["--json"]].concat());
+    let json = trawl(&[&arguments[..10], &["--json"]].concat());
     crate::json::holds("xdp test", &json.stdout);
     let expected = files.path("expected.json");
     let plain = ["xdp", "test", &object, &recording, "--prog", "marks_one", "--json"];
