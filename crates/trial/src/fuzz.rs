@@ -37,21 +37,27 @@ const RESETTING: u32 = 10;
 /// Runs between two looks at the clock.
 const RUNS: u64 = 1 << 9;
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// Share of the time for runs that show a difference again: 1 of this many parts.
-const CONFIRMING: u32 = 4;
+/// Number of packets of each group that are run again alone until one differs, and time for that.
+const CANDIDATES: usize = 4;
+const CONFIRMING: Duration = Duration::from_secs(10);
 /// Number of keys of each map that get into packets, and the longest.
 const MOST_KEYS: usize = 256;
 const LONGEST_KEY: usize = 16;
 
-/// What became of a kind of difference.
+/// The place of a kind of difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     /// The recorded packets differ in the same way, or a rule accepts it.
     Known,
     /// A group of its own, by its position.
     Group(usize),
-    /// It was not seen again with the packet alone.
-    Unconfirmed,
+}
+
+/// Packets that differ in the same way, of which none has been run alone yet.
+#[derive(Debug)]
+struct Candidates {
+    members: Members,
+    packets: Vec<(Kind, Recorded)>,
 }
 
 /// Fuzzing under way.
@@ -62,12 +68,11 @@ struct Fuzzer<'t> {
     /// Paths of both programs.
     paths: HashSet<(Path, Path)>,
     findings: HashMap<Kind, Finding>,
-    groups: Vec<(Members, Recorded)>,
+    groups: Vec<Candidates>,
     result: Fuzzing,
     /// First packet whose verdict is an error.
     faulty: Option<Recorded>,
     begun: Instant,
-    confirming: Duration,
     resetting: Duration,
 }
 
@@ -85,7 +90,6 @@ pub(crate) fn run(trial: &mut Trial, samples: &Samples, time: Duration) -> Resul
         result: Fuzzing::default(),
         faulty: None,
         begun: Instant::now(),
-        confirming: Duration::ZERO,
         resetting: Duration::ZERO,
     };
     fuzzer.begin(samples)?;
@@ -167,10 +171,10 @@ impl Fuzzer<'_> {
             self.result.errors += 1;
             self.faulty.get_or_insert_with(|| packet.clone());
         }
-        match self.trial.kind_of(paths, None) {
-            Some(kind) => self.difference(kind, packet),
-            None => Ok(()),
+        if let Some(kind) = self.trial.kind_of(paths, None) {
+            self.difference(kind, packet);
         }
+        Ok(())
     }
 
     fn reset(&mut self) -> Result<()> {
@@ -189,50 +193,43 @@ impl Fuzzer<'_> {
         }
     }
 
-    fn difference(&mut self, kind: Kind, packet: &Recorded) -> Result<()> {
+    fn difference(&mut self, kind: Kind, packet: &Recorded) {
         self.result.differing += 1;
         let finding = match self.findings.get(&kind) {
             Some(known) => *known,
             None if self.findings.len() >= MOST_KINDS => Finding::Known,
             None => {
-                let found = self.look_into(&kind, packet)?;
+                let found = self.place(&kind, packet);
                 self.findings.insert(kind, found);
                 found
             }
         };
-        match finding {
-            Finding::Known => {}
-            Finding::Group(group) => self.groups[group].0.packets += 1,
-            Finding::Unconfirmed => self.result.unconfirmed += 1,
+        if let Finding::Group(group) = finding {
+            self.groups[group].members.packets += 1;
         }
-        Ok(())
     }
 
     /// Finds the group of a kind of difference. Kinds whose paths part at the same lines have one group.
-    fn look_into(&mut self, kind: &Kind, packet: &Recorded) -> Result<Finding> {
+    fn place(&mut self, kind: &Kind, packet: &Recorded) -> Finding {
         if self.trial.is_allowed(kind, &packet.bytes) {
-            return Ok(Finding::Known);
+            return Finding::Known;
         }
         let (fields, lines) = self.trial.describe();
         let is_alike = |other: &Members| other.kind.is_like(kind) && other.lines == lines;
         if self.trial.groups.iter().any(is_alike) {
-            return Ok(Finding::Known);
+            return Finding::Known;
         }
-        if let Some(group) = self.groups.iter().position(|(members, _)| is_alike(members)) {
-            return Ok(Finding::Group(group));
+        let packet = || (kind.clone(), packet.clone());
+        let known = self.groups.iter().position(|group| is_alike(&group.members));
+        let Some(group) = known else {
+            let members = Members { kind: kind.clone(), packets: 0, first: 0, allowed: None, fields, lines };
+            self.groups.push(Candidates { members, packets: vec![packet()] });
+            return Finding::Group(self.groups.len() - 1);
+        };
+        if self.groups[group].packets.len() < CANDIDATES {
+            self.groups[group].packets.push(packet());
         }
-        if self.confirming * CONFIRMING > self.begun.elapsed() + Duration::from_secs(1) {
-            return Ok(Finding::Unconfirmed);
-        }
-        let begun = Instant::now();
-        let is_confirmed = self.trial.shows(kind, packet, &packet.bytes, 0, true)?;
-        self.confirming += begun.elapsed();
-        if !is_confirmed {
-            return Ok(Finding::Unconfirmed);
-        }
-        self.groups
-            .push((Members { kind: kind.clone(), packets: 0, first: 0, allowed: None, fields, lines }, packet.clone()));
-        Ok(Finding::Group(self.groups.len() - 1))
+        Finding::Group(group)
     }
 
     fn finish(mut self) -> Result<Fuzzing> {
@@ -241,9 +238,23 @@ impl Fuzzer<'_> {
         if let Some(packet) = self.faulty.take() {
             self.result.error_example = Some(self.smallest_error(&packet)?);
         }
-        for (members, packet) in self.groups {
-            let first = self.trial.keep(packet);
-            self.trial.groups.push(Members { first, ..members });
+        self.trial.forget_unchanged()?;
+        let begun = Instant::now();
+        for Candidates { members, packets } in std::mem::take(&mut self.groups) {
+            let mut confirmed = None;
+            for (kind, packet) in packets {
+                if begun.elapsed() < CONFIRMING && self.trial.shows(&kind, &packet, &packet.bytes, 0, true)? {
+                    confirmed = Some((kind, packet));
+                    break;
+                }
+            }
+            match confirmed {
+                Some((kind, packet)) => {
+                    let first = self.trial.keep(packet);
+                    self.trial.groups.push(Members { kind, first, ..members });
+                }
+                None => self.result.unconfirmed += members.packets,
+            }
         }
         Ok(self.result)
     }
@@ -272,7 +283,7 @@ fn is_error(side: &Side) -> bool {
     }
 }
 
-/// Returns bytes that a program compares with those of packets.
+/// Returns byte strings that a program compares with parts of packets.
 fn fields(side: &Side) -> Vec<Vec<u8>> {
     let constants = side.constants.iter().flat_map(|constant| forms(*constant));
     let mut fields: Vec<Vec<u8>> = constants.chain(keys(&side.maps)).collect();

@@ -99,7 +99,7 @@ fn group(out: &mut String, number: usize, group: &Group) {
     let places: Vec<(String, String)> = places.collect();
     let width = places.iter().map(|(place, _)| place.chars().count()).max().unwrap_or_default();
     for (place, source) in &places {
-        let _ = writeln!(out, "{}", cut(&format!("   {place:<width$}  {source}")));
+        let _ = writeln!(out, "{}", cut(format!("   {place:<width$}  {source}").trim_end()));
     }
     let _ = writeln!(out, "{}", cut(&format!("   {}", wording::example(example))));
     if let Some(doubt) = wording::doubt(example) {
@@ -164,7 +164,7 @@ recorded verdicts: 6980 of 6982 reproduced
 coverage: 3 of 5 blocks, 3 of 4 lines (75 %)
 fuzzing: 11220000 runs in 60.0 s (187000 a second), 12 new blocks, 5021 paths, a corpus of 5000 packets
 fuzzing: 40 runs with a difference
-note: 3 runs of fuzzing with a difference not shown: the packet alone did not show it again
+note: 3 runs of fuzzing with a difference not shown: packets alone did not show it again
 fuzzing: 2 runs with ABORTED or an unknown verdict: smallest packet, 14 bytes: 0000000000000000000000000000
 note: 12 packets of yesterday.pcapng not run: cut when they were recorded
 note: timers ran by the real clock

@@ -359,10 +359,7 @@ impl Trial {
             None => Vec::new(),
         };
         let fuzzing = self.fuzz()?;
-        self.after.maps.forget_unchanged()?;
-        if let Some(before) = &mut self.before {
-            before.maps.forget_unchanged()?;
-        }
+        self.forget_unchanged()?;
         let others = self.groups.others;
         let members = std::mem::take(&mut self.groups).into_sorted();
         let mut groups = Vec::new();
@@ -413,6 +410,12 @@ impl Trial {
             notes,
             missed,
         })
+    }
+
+    /// Forgets the first contents of maps that no packet has changed, so that they are not brought back.
+    pub(crate) fn forget_unchanged(&mut self) -> Result<()> {
+        self.after.maps.forget_unchanged()?;
+        self.before.as_mut().map_or(Ok(()), |before| before.maps.forget_unchanged())
     }
 
     /// Runs packets that are made of the recorded ones, if requested.

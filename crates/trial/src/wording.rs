@@ -151,7 +151,7 @@ pub fn fuzzing(fuzzing: &Fuzzing) -> Vec<String> {
     }
     if *unconfirmed > 0 {
         sentences.push(format!(
-            "note: {} of fuzzing with a difference not shown: the packet alone did not show it again",
+            "note: {} of fuzzing with a difference not shown: packets alone did not show it again",
             count(*unconfirmed, "run")
         ));
     }
