@@ -5,6 +5,7 @@ use std::path::Path;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
+const NAME_RESOLUTION: u32 = 4;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const FILLING: u32 = 0x8054_524c;
@@ -121,6 +122,8 @@ pub struct Contents {
     pub interfaces: Vec<Interface>,
     pub packets: Vec<Packet>,
     pub statistics: Vec<Statistics>,
+    /// Comments that belong to no packet.
+    pub remarks: Vec<String>,
     /// Descriptions of processes, with their numbers.
     pub processes: Vec<(u32, OptionList)>,
     /// Packets of a process that no block before them describes.
@@ -186,6 +189,10 @@ impl Contents {
                 time: high_low(word(body, 4), word(body, 8)),
                 options: options(&body[12..]),
             }),
+            NAME_RESOLUTION => {
+                assert_eq!(word(body, 0), 0, "no names");
+                self.remarks.extend(options(&body[4..]).text(1));
+            }
             CUSTOM => {
                 assert_eq!((word(body, 0), word(body, 4)), (WIRESHARK, WIRESHARK_PROCESS));
                 let length = word(body, 8) as usize;
