@@ -60,16 +60,16 @@ impl Running {
         Ok(found)
     }
 
-    /// Returns the program on the interface with this name. Without a name, or if none has it, the interface must have
-    /// just one program; `option` is the one of the command that names it.
-    pub fn choose(site: &Site, name: Option<&str>, option: &str) -> Result<Self> {
+    /// Returns the program on the interface with this name, or the only one; `option` is the one of the command that
+    /// names it.
+    pub fn choose(site: &Site, name: &str, option: &str) -> Result<Self> {
         let what = || format!("cannot test against the program on {}", site.label());
         let mut all = Self::on(site, |_| true)?;
-        let at = match (all.as_slice(), name) {
-            ([], _) => return Err(Error::failed(what(), "no XDP program is attached")),
-            ([_], _) => 0,
-            (several, name) => {
-                let named = name.and_then(|name| several.iter().position(|one| one.name == name));
+        let at = match all.as_slice() {
+            [] => return Err(Error::failed(what(), "no XDP program is attached")),
+            [_] => 0,
+            several => {
+                let named = several.iter().position(|one| one.name == name);
                 named.ok_or_else(|| {
                     let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
                     Error::failed(what(), "it has several programs")

@@ -291,6 +291,7 @@ struct Filling<'f> {
 impl Filling<'_> {
     fn copy_origin(&mut self) -> Result<()> {
         let mut without_match = Vec::new();
+        let mut has_match = false;
         let used = self.used_maps()?;
         for (name, fd) in self.side.file.maps() {
             let cannot = |e| Error::os(format!("cannot read the properties of the map {name}"), e);
@@ -313,14 +314,25 @@ impl Filling<'_> {
                 is_data: false,
             };
             match self.contents.counterpart(&entry)? {
-                Some(old) => self.map(&entry.name, &table, &old)?,
+                Some(old) => {
+                    has_match = true;
+                    self.map(&entry.name, &table, &old)?;
+                }
                 None if used.contains(&about.id) => without_match.push(entry.name),
                 None => {}
             }
         }
-        if !without_match.is_empty() && matches!(self.contents.origin, Origin::Running(_)) {
-            let names = without_match.join(", ");
-            self.notes.push(format!("maps that begin as in the file, since none of the running program fits: {names}"));
+        let names = without_match.join(", ");
+        match &self.contents.origin {
+            Origin::Pins(directory) if !has_match && !without_match.is_empty() => {
+                let what = format!("cannot fill the maps of {}", self.side.tested.source);
+                let why = format!("{} has none of them: {names}", directory.display());
+                return Err(Error::failed(what, why).fix("name a directory of pinned maps: --maps DIR"));
+            }
+            Origin::Running(_) if !without_match.is_empty() => self
+                .notes
+                .push(format!("maps that begin as in the file, since none of the running program fits: {names}")),
+            _ => {}
         }
         Ok(())
     }
@@ -532,6 +544,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     use super::*;
+    use crate::arrival::ArrivalInterface;
     use crate::clock::{Moment, Replaced};
     use crate::side::Preparation;
     use crate::subject::Subject;
@@ -628,6 +641,41 @@ mod tests {
         let flags = MMAPABLE | INNER_MAP;
         let name = "inner".to_owned();
         MapInfo { id: 0, kind: 2, key_size: 4, value_size: 64, max_entries: 64, flags, extra: 0, name }
+    }
+
+    /// Loads a program of an object as if it ran, and the same program for a trial, which nothing fills yet.
+    fn running_and_newcomer(object: &[u8], name: &str) -> (LoadedFile, Running, Side) {
+        let path = std::env::temp_dir().join(format!("trawl-{name}-{}.o", std::process::id()));
+        std::fs::write(&path, object).unwrap();
+        let mut source = Source::read(&path).unwrap();
+        source.choose(Some(name)).unwrap();
+        let (file, _) = source.load_edited(|_, _| Ok(())).unwrap();
+        let id = info::program(file.program(name).unwrap()).unwrap().id;
+        let running = Running::open(id).unwrap().expect("it is loaded");
+        let preparation = Preparation { calls: Replaced::Clocks, measures_coverage: true };
+        let subject = Subject::new(path.clone(), Some(name.to_owned()));
+        let side = Side::load(&subject, preparation, |_| Ok(())).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (file, running, side)
+    }
+
+    #[test]
+    fn targets_of_redirects_are_stand_ins() {
+        if !root_or_skip() {
+            return;
+        }
+        let interface = ArrivalInterface { name: "trawl_eth0".to_owned(), index: 7777, queues: 1 };
+        let fill = || {
+            let (file, running, mut side) = running_and_newcomer(object::XDP_REDIRECT, "trawl_redir_map");
+            let table =
+                |file: &LoadedFile| Table::new(file.map("targets").unwrap().try_clone_to_owned().unwrap()).unwrap();
+            let value = |index: u32| [index.to_ne_bytes(), [0; 4]].concat();
+            table(&file).update(&3u32.to_ne_bytes(), &value(interface.index), ANY).unwrap();
+            FirstContents::new(Origin::Running(running), Vec::new()).fill(&mut side).unwrap();
+            assert_eq!(table(&side.file).entries().unwrap(), [(3u32.to_ne_bytes().to_vec(), value(LOOPBACK))]);
+            Ok(())
+        };
+        interface.run(fill).unwrap();
     }
 
     #[test]

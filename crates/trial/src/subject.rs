@@ -50,6 +50,11 @@ impl Subject {
         Ok(Self { file, program: Some(on.name.clone()), running: Some(on) })
     }
 
+    /// Returns the name of the program's function, from the file.
+    pub fn name(&self) -> Result<String> {
+        self.open()?.0.name()
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
     }

@@ -206,10 +206,12 @@ fn plan(args: &Args, surroundings: Surroundings) -> Result<Plan> {
 
 /// Returns the program to compare with, and the origin of the maps' first contents.
 fn against_and_origin(args: &Args) -> Result<(Option<Subject>, Origin)> {
+    let program = Subject::new(args.program.clone(), args.prog.clone());
     let name = args.against_prog.as_ref().or(args.prog.as_ref());
     let running = |interface: &str| {
         let site = Site::find(interface, args.netns.as_deref())?;
-        let running = Running::choose(&site, name.map(String::as_str), "--against-prog")?;
+        let name = name.map_or_else(|| program.name(), |name| Ok(name.clone()))?;
+        let running = Running::choose(&site, &name, "--against-prog")?;
         Ok::<_, Error>((site, running))
     };
     let (against, origin) = match args.against.as_deref() {
@@ -246,7 +248,7 @@ fn is_directory(word: &str) -> bool {
 /// Tests a program against the one that it is to replace on an interface, with the contents of that one's maps. Prints
 /// the result and fails if a difference is not allowed.
 pub(super) fn before_replacing(site: &Site, new: Subject, files: &[PathBuf], allow: &[String]) -> Result<()> {
-    let running = Running::choose(site, new.program.as_deref(), "--prog")?;
+    let running = Running::choose(site, &new.name()?, "--prog")?;
     let against = Subject::running(site, &running)?;
     let what = format!("cannot replace {} on {}", running.name(), site.label());
     let run = || {

@@ -79,14 +79,16 @@ impl Table {
     }
 
     fn update_batch(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
+        let mut keys = Vec::with_capacity(entries.len() * self.about.key_size as usize);
+        let mut values = Vec::with_capacity(entries.len() * self.value_length);
         for (key, value) in entries {
             self.check_key(key)?;
             if value.len() != self.value_length {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
+            keys.extend_from_slice(key);
+            values.extend_from_slice(value);
         }
-        let keys: Vec<u8> = entries.iter().flat_map(|(key, _)| key.iter().copied()).collect();
-        let values: Vec<u8> = entries.iter().flat_map(|(_, value)| value.iter().copied()).collect();
         let mut count = entries.len() as u32;
         // SAFETY: there are `count` keys and values of the lengths that the kernel reads, which has just been checked.
         check(unsafe {
