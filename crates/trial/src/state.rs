@@ -643,20 +643,27 @@ mod tests {
         MapInfo { id: 0, kind: 2, key_size: 4, value_size: 64, max_entries: 64, flags, extra: 0, name }
     }
 
-    /// Loads a program of an object as if it ran, and the same program for a trial, which nothing fills yet.
-    fn running_and_newcomer(object: &[u8], name: &str) -> (LoadedFile, Running, Side) {
+    /// Loads a program of an object as if it ran, with another size of a map, and the same program for a trial that
+    /// begins with its contents.
+    fn running_and_newcomer(object: &[u8], name: &str, (map, size): (&str, u32)) -> (LoadedFile, FirstContents, Side) {
         let path = std::env::temp_dir().join(format!("trawl-{name}-{}.o", std::process::id()));
         std::fs::write(&path, object).unwrap();
         let mut source = Source::read(&path).unwrap();
         source.choose(Some(name)).unwrap();
+        source.set_entries(map, size).unwrap();
         let (file, _) = source.load_edited(|_, _| Ok(())).unwrap();
         let id = info::program(file.program(name).unwrap()).unwrap().id;
         let running = Running::open(id).unwrap().expect("it is loaded");
+        let contents = FirstContents::new(Origin::Running(running), Vec::new());
         let preparation = Preparation { calls: Replaced::Clocks, measures_coverage: true };
         let subject = Subject::new(path.clone(), Some(name.to_owned()));
-        let side = Side::load(&subject, preparation, |_| Ok(())).unwrap();
+        let side = Side::load(&subject, preparation, |source| {
+            contents.set_up(Newcomer { source, is_running: true, running: None }).map(drop)
+        });
         std::fs::remove_file(&path).unwrap();
-        (file, running, side)
+        let side = side.unwrap();
+        assert_eq!(info::map(side.file.map(map).unwrap()).unwrap().max_entries, size);
+        (file, contents, side)
     }
 
     #[test]
@@ -666,12 +673,13 @@ mod tests {
         }
         let interface = ArrivalInterface { name: "trawl_eth0".to_owned(), index: 7777, queues: 1 };
         let fill = || {
-            let (file, running, mut side) = running_and_newcomer(object::XDP_REDIRECT, "trawl_redir_map");
+            let (file, contents, mut side) =
+                running_and_newcomer(object::XDP_REDIRECT, "trawl_redir_map", ("targets", 100));
             let table =
                 |file: &LoadedFile| Table::new(file.map("targets").unwrap().try_clone_to_owned().unwrap()).unwrap();
             let value = |index: u32| [index.to_ne_bytes(), [0; 4]].concat();
             table(&file).update(&3u32.to_ne_bytes(), &value(interface.index), ANY).unwrap();
-            FirstContents::new(Origin::Running(running), Vec::new()).fill(&mut side).unwrap();
+            contents.fill(&mut side).unwrap();
             assert_eq!(table(&side.file).entries().unwrap(), [(3u32.to_ne_bytes().to_vec(), value(LOOPBACK))]);
             Ok(())
         };
@@ -683,25 +691,14 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        let path = std::env::temp_dir().join(format!("trawl-running-{}.o", std::process::id()));
-        std::fs::write(&path, object::XDP_BALANCE).unwrap();
-        let mut source = Source::read(&path).unwrap();
-        source.choose(None).unwrap();
-        let (file, name) = source.load_edited(|_, _| Ok(())).unwrap();
+        let (file, contents, mut side) = running_and_newcomer(object::XDP_BALANCE, "trawl_balance", ("flows", 5000));
         fill_at_random(&file);
-        let id = info::program(file.program(&name).unwrap()).unwrap().id;
-        let running = Running::open(id).unwrap().expect("it is loaded");
+        let Origin::Running(running) = &contents.origin else {
+            unreachable!("the origin is a running program");
+        };
         let before = contents_of(running.maps());
-        let maps: Vec<(OwnedFd, MapInfo)> =
-            running.maps().iter().map(|(fd, about)| (fd.try_clone().unwrap(), about.clone())).collect();
-
-        let contents = FirstContents::new(Origin::Running(running), Vec::new());
-        let subject = Subject::new(path.clone(), None);
-        let preparation = Preparation { calls: Replaced::Clocks, measures_coverage: true };
-        let mut side = Side::load(&subject, preparation, |source| {
-            contents.set_up(Newcomer { source, is_running: true, running: None }).map(drop)
-        })
-        .unwrap();
+        let cloned = |(fd, about): &(OwnedFd, MapInfo)| (fd.try_clone().unwrap(), about.clone());
+        let maps: Vec<(OwnedFd, MapInfo)> = running.maps().iter().map(cloned).collect();
         let notes = contents.fill(&mut side).unwrap();
         assert!(notes.iter().all(|note| note.contains("LRU")), "{notes:?}");
         let own = |(_, fd): (String, BorrowedFd<'_>)| (fd.try_clone_to_owned().unwrap(), info::map(fd).unwrap());
@@ -718,6 +715,5 @@ mod tests {
         side.maps.reset().unwrap();
         assert_eq!(contents_of(&filled), before);
         assert_eq!(contents_of(&maps), before);
-        std::fs::remove_file(&path).unwrap();
     }
 }
