@@ -113,7 +113,7 @@ fn test(args: &Args, site: &Site, file: &Path) -> Result<()> {
         return Err(Error::usage(what, "--tested is for object files").fix("leave out --tested"));
     }
     let subject = Subject::new(file.to_owned(), args.prog.clone());
-    before_replacing(site, subject, &args.tested, &args.allow)
+    before_replacing(site, subject, &args.tested, &args.allow, args.json)
 }
 
 fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {

@@ -247,7 +247,13 @@ fn is_directory(word: &str) -> bool {
 
 /// Tests a program against the one that it is to replace on an interface, with the contents of that one's maps. Prints
 /// the result and fails if a difference is not allowed.
-pub(super) fn before_replacing(site: &Site, new: Subject, files: &[PathBuf], allow: &[String]) -> Result<()> {
+pub(super) fn before_replacing(
+    site: &Site,
+    new: Subject,
+    files: &[PathBuf],
+    allow: &[String],
+    as_json: bool,
+) -> Result<()> {
     let running = Running::choose(site, &new.name()?, "--prog")?;
     let against = Subject::running(site, &running)?;
     let what = format!("cannot replace {} on {}", running.name(), site.label());
@@ -275,11 +281,17 @@ pub(super) fn before_replacing(site: &Site, new: Subject, files: &[PathBuf], all
     // A trial keeps its thread on one CPU.
     let report = thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| panic::resume_unwind(panic)))?;
     if report.is_well() {
-        report.notes.iter().for_each(|note| terminal::say(note));
-        terminal::say(&format!("{} packets: no difference that is not allowed", report.packets));
+        if !as_json {
+            report.notes.iter().for_each(|note| terminal::say(&format!("test: {note}")));
+            terminal::say(&format!("test: no difference that is not allowed, {} packets", report.packets));
+        }
         return Ok(());
     }
-    terminal::write_out(&terminal::wrapped(&text::text(&report)))?;
+    if as_json {
+        json::print(&report)?;
+    } else {
+        terminal::write_out(&terminal::wrapped(&text::text(&report)))?;
+    }
     let fix = "accept a difference with --allow 'pass>drop where udp port 53', or leave out --tested";
     Err(Error::failed(what, "the new program does not do the same").fix(fix))
 }
