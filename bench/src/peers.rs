@@ -56,6 +56,8 @@ const KNOWN: &[Known] = &[
     program("iptables", &["--version"], "apt-get install iptables"),
     program("nft", &["--version"], "apt-get install nftables"),
     program("ipvsadm", &["--version"], "apt-get install ipvsadm, on a kernel with the module ip_vs"),
+    program("bpftool", &["version"], "apt-get install bpftool"),
+    program("coverbee", &[], "go install github.com/cilium/coverbee/cmd/coverbee@latest, then --peer coverbee=PATH"),
     program("iperf3", &["--version"], "apt-get install iperf3"),
     program(
         "versitygw",

@@ -19,6 +19,7 @@ mod guard;
 mod idle;
 mod owners;
 mod pdump;
+mod program_tests;
 mod programs;
 mod read;
 mod rfc2544;

@@ -6,7 +6,7 @@ use trawl_sys::{Error, Result};
 use super::definition::{Definition, Space};
 use super::{
     Case, balance, capture, complete, ddos, demands, disk, drops, frames, generators, guard, idle, owners, pdump,
-    programs, read, rfc2544, store,
+    program_tests, programs, read, rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -64,6 +64,8 @@ pub static ALL: &[Entry] = &[
     entry!("read", read::cases, read::judge),
     entry!("idle", idle::cases, idle::judge),
     entry!("frame-size", frames::cases, frames::judge),
+    entry!("program-test", program_tests::rates, program_tests::judge_rates),
+    entry!("program-test-objects", program_tests::objects, program_tests::judge_objects),
 ];
 
 impl Entry {

@@ -110,7 +110,8 @@ impl Recording {
     }
 }
 
-fn frame(number: u32) -> Vec<u8> {
+/// Returns one of the frames of a recording: of many lengths, of TCP and UDP, and DNS queries among them.
+pub(super) fn frame(number: u32) -> Vec<u8> {
     let [_, _, high, low] = number.to_be_bytes();
     let template = Template::new().ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let ip = template.ipv4([10, 0, high, low], [10, 1, 0, 1]);

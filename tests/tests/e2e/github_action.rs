@@ -34,7 +34,9 @@ fn yaml(name: &str) -> Option<Value> {
 }
 
 fn names(object: &Value) -> Vec<&str> {
-    object.as_object().expect("an object").keys().map(String::as_str).collect()
+    let mut names: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
 }
 
 /// A misspelt name would be an empty text on the runner, not an error.
