@@ -87,8 +87,9 @@ impl Sleep {
             // A packet after a silence may be the last one for a long time.
             Round::Moved(moved) if moved < wanted / 2 && before == Bell::ForRecord => self.length = delay,
             Round::Moved(moved) if moved < wanted / 2 => {
-                let most = if moved < self.segment / 2 { delay } else { delay.min(LIVE) };
-                self.length = (self.length * 2).min(most);
+                // Longer sleeps would end by a bell soon.
+                let is_long_enough = self.length <= LIVE && moved >= self.segment / 2;
+                self.length = (self.length * 2).min(if is_long_enough { delay.min(LIVE) } else { delay });
             }
             Round::Moved(moved) if moved > wanted => self.length = (self.length / 2).max(BUSY_SLEEP),
             Round::Moved(_) => {}
