@@ -41,6 +41,7 @@ struct Code {
 pub(crate) struct Probes {
     map: OwnedFd,
     memory: Mapping,
+    always_on_stack: bool,
     programs: Vec<Code>,
     blocks: Vec<Block>,
     /// Packets that reached each block.
@@ -53,23 +54,38 @@ pub(crate) struct Probes {
 pub(crate) type Path = u64;
 
 impl Probes {
-    pub fn new() -> Result<Self> {
+    pub fn new(always_on_stack: bool) -> Result<Self> {
         let map = map::create_mmapable_array("trawl_probes", MOST_BLOCKS as u32, 1)?;
         let memory = Mapping::of_map(map.as_fd(), MOST_BLOCKS)?;
-        Ok(Self { map, memory, programs: Vec::new(), blocks: Vec::new(), packets: Vec::new(), path: Vec::new() })
+        Ok(Self {
+            map,
+            memory,
+            always_on_stack,
+            programs: Vec::new(),
+            blocks: Vec::new(),
+            packets: Vec::new(),
+            path: Vec::new(),
+        })
     }
 
-    /// Adds a probe to each block of a program.
+    /// Adds a probe to each block of a program. `stack_depths` is called only if a probe needs the stack, since the
+    /// verifier has to measure it.
     pub fn add(
         &mut self,
         name: &str,
         program: &[Insn],
         edits: &mut Edits,
-        stack_depths: Option<&[u32]>,
+        stack_depths: impl FnOnce() -> Option<Vec<u32>>,
         (lines, functions): (Vec<LineRecord>, Vec<(usize, String)>),
     ) -> Result<()> {
         let first = self.blocks.len();
-        let probes = add_probes(program, edits, self.map.as_raw_fd(), first as u32, stack_depths, |_| true, false);
+        let map = self.map.as_raw_fd();
+        let add = |edits: &mut Edits, stack_depths: Option<&[u32]>| {
+            add_probes(program, edits, map, first as u32, stack_depths, |_| true, self.always_on_stack)
+        };
+        let needs_stack = self.always_on_stack || !add(&mut Edits::default(), None).unseen.is_empty();
+        let stack_depths = if needs_stack { stack_depths() } else { None };
+        let probes = add(edits, stack_depths.as_deref());
         if first + probes.blocks.len() > MOST_BLOCKS {
             return Err(Error::failed(
                 format!("cannot measure the coverage of {name}"),

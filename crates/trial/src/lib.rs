@@ -17,6 +17,8 @@ mod limits;
 mod maps;
 mod minimise;
 mod mutate;
+#[cfg(test)]
+mod neutral;
 mod packet;
 pub mod page;
 pub mod report;

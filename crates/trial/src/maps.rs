@@ -19,6 +19,8 @@ pub(crate) struct TrialMap {
     table: Table,
     /// The contents at the beginning of each run; `None` until they are noted.
     first: Option<Contents>,
+    /// True if the contents are never read.
+    is_too_large: bool,
 }
 
 /// The maps of a program whose contents can be read and written.
@@ -27,9 +29,13 @@ pub(crate) struct Maps {
     all: Vec<TrialMap>,
     /// Maps whose values are maps.
     of_maps: Vec<(String, Table)>,
-    /// Maps whose contents cannot be compared, by name.
+    /// Sentences without a full stop about maps whose contents are not compared.
     pub opaque: Vec<String>,
 }
+
+/// Number of entries beyond which an array is not read, since it would take minutes and gigabytes: programs that look
+/// numbers up in tables, such as load balancers, have arrays of tens of millions.
+const MOST_ENTRIES: u32 = 1 << 20;
 
 /// Section of constants, whose map the kernel does not let anybody change.
 const CONSTANTS: &str = ".rodata";
@@ -51,35 +57,44 @@ impl Maps {
             }
             if map::is_of_maps(kind) {
                 opened.of_maps.push((name, table));
-            } else if map::has_keys(kind) {
-                opened.all.push(TrialMap { name, table, first: None });
             } else {
-                opened.opaque.push(name);
+                opened.add(name, table);
             }
         }
         Ok(opened)
     }
 
+    fn add(&mut self, name: String, table: Table) {
+        let (kind, entries) = (table.about().kind, table.about().max_entries);
+        if !map::has_keys(kind) {
+            self.opaque.push(format!("the contents of the map {name} cannot be compared"));
+            return;
+        }
+        let is_too_large = map::is_array(kind) && entries > MOST_ENTRIES;
+        if is_too_large {
+            self.opaque.push(format!("the map {name} is not compared: it has {entries} entries"));
+        }
+        self.all.push(TrialMap { name, table, first: None, is_too_large });
+    }
+
     /// Adds the maps inside of maps that are not the file's own. Programs cannot exchange them.
     pub fn add_inner(&mut self) -> Result<()> {
+        let mut found: Vec<(String, Table)> = Vec::new();
         for (name, outer) in &self.of_maps {
             let cannot = |e| Error::os(format!("cannot read the map {name}"), e);
             for (key, value) in outer.entries().map_err(cannot)? {
                 let Some(id) = value.try_into().ok().map(u32::from_ne_bytes) else {
                     continue;
                 };
-                if self.all.iter().any(|known| known.table.about().id == id) {
+                let own = self.all.iter().map(|known| &known.table);
+                if own.chain(found.iter().map(|(_, table)| table)).any(|known| known.about().id == id) {
                     continue;
                 }
                 let table = Table::open_by_id(id).map_err(cannot)?;
-                let name = format!("{name}[{}]", hex(&key));
-                if map::has_keys(table.about().kind) {
-                    self.all.push(TrialMap { name, table, first: None });
-                } else {
-                    self.opaque.push(name);
-                }
+                found.push((format!("{name}[{}]", hex(&key)), table));
             }
         }
+        found.into_iter().for_each(|(name, table)| self.add(name, table));
         Ok(())
     }
 
@@ -91,7 +106,7 @@ impl Maps {
 
     /// Notes the present contents as those that `reset` brings back.
     pub fn note(&mut self) -> Result<()> {
-        for one in &mut self.all {
+        for one in self.all.iter_mut().filter(|one| !one.is_too_large) {
             one.first = Some(one.read()?);
         }
         Ok(())
@@ -115,8 +130,9 @@ impl Maps {
     /// Compares the contents with the contents of another program's maps that have the same names.
     pub fn compare(&self, other: &Self, ignored: &[String]) -> Result<Vec<MapDifference>> {
         let mut differences = Vec::new();
-        for one in self.all.iter().filter(|one| !ignored.contains(&one.name)) {
-            let Some(counterpart) = other.all.iter().find(|other| same_map(&one.name, &other.name)) else {
+        for one in self.all.iter().filter(|one| !one.is_too_large && !ignored.contains(&one.name)) {
+            let mut others = other.all.iter().filter(|other| !other.is_too_large);
+            let Some(counterpart) = others.find(|other| same_map(&one.name, &other.name)) else {
                 continue;
             };
             let (after, before) = (one.read()?, counterpart.read()?);

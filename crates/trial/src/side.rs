@@ -26,7 +26,18 @@ use crate::subject::Subject;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preparation {
     pub calls: Replaced,
-    pub measures_coverage: bool,
+    pub probes: ProbeKind,
+}
+
+/// Probes in the blocks of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeKind {
+    None,
+    /// Probes that use the stack only if all registers are in use.
+    Frugal,
+    /// Probes that always use the stack.
+    #[cfg(test)]
+    OnStack,
 }
 
 /// A program that is run on packets.
@@ -87,7 +98,12 @@ impl Side {
         set_up(&mut source)?;
         let mut notes = limits::of_kernel_functions(&source.kernel_functions());
         let clock = Clock::new()?;
-        let mut probes = preparation.measures_coverage.then(Probes::new).transpose()?;
+        let mut probes = match preparation.probes {
+            ProbeKind::None => None,
+            ProbeKind::Frugal => Some(Probes::new(false)?),
+            #[cfg(test)]
+            ProbeKind::OnStack => Some(Probes::new(true)?),
+        };
         let mut calls = Vec::new();
         let mut instructions = 0;
         let mut tag = None;
@@ -192,8 +208,8 @@ fn is_redirected(kind: VerdictKind, verdict: u32) -> bool {
 fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &mut Edits) -> Result<()> {
     let code = prepared.instructions(name)?;
     // A program that the verifier refuses as it is gets its error when it is loaded.
-    let depths = prepared.stack_depths(name).ok().flatten();
-    probes.add(name, &code, edits, depths.as_deref(), (prepared.lines(name)?, prepared.functions(name)?))
+    let stack_depths = || prepared.stack_depths(name).ok().flatten();
+    probes.add(name, &code, edits, stack_depths, (prepared.lines(name)?, prepared.functions(name)?))
 }
 
 impl Left {

@@ -16,7 +16,7 @@ use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
 use crate::report::{Difference, Example, FileReport, Fuzzing, Group, LeftOut, Report, Timing, VerdictCount};
 use crate::samples::{Sample, Samples};
-use crate::side::{Left, Preparation, Side};
+use crate::side::{Left, Preparation, ProbeKind, Side};
 use crate::state::{FirstContents, Newcomer};
 use crate::subject::Subject;
 use crate::timing::{self, Stopwatch, Trace};
@@ -106,7 +106,23 @@ pub struct Plan {
 impl Plan {
     /// Loads a program, and brings its maps into their first state. `running` is the program that may run now, whose
     /// loader may have set it up.
+    /// A program that can be loaded only without probes has none.
     fn load(&self, subject: &Subject, running: Option<&Subject>, preparation: Preparation) -> Result<Side> {
+        let loaded = self.try_load(subject, running, preparation);
+        let Err(refusal) = loaded else {
+            return loaded;
+        };
+        if preparation.probes == ProbeKind::None {
+            return Err(refusal);
+        }
+        let without = Preparation { probes: ProbeKind::None, ..preparation };
+        let mut side = self.try_load(subject, running, without).map_err(|_| refusal)?;
+        let name = &side.tested.name;
+        side.notes.push(format!("the coverage of {name} is not measured: the kernel refuses it with the probes"));
+        Ok(side)
+    }
+
+    fn try_load(&self, subject: &Subject, running: Option<&Subject>, preparation: Preparation) -> Result<Side> {
         let mut notes = Vec::new();
         let mut side = Side::load(subject, preparation, |source| {
             let running = running.map(Subject::open).transpose()?.map(|(source, _)| source);
@@ -164,12 +180,17 @@ type Paths = (Path, Path);
 impl Trial {
     /// Loads the programs and brings their maps into their first state.
     pub fn begin(plan: Plan) -> Result<Self> {
+        Self::begin_with(plan, [ProbeKind::Frugal; 2])
+    }
+
+    /// Begins a trial with these probes in the tested program and in the other one.
+    pub(crate) fn begin_with(plan: Plan, probes: [ProbeKind; 2]) -> Result<Self> {
         // The values of each CPU can be compared if all packets are run on one.
         process::stay_on_this_cpu()?;
         let calls = if plan.real_time { Replaced::Chance } else { Replaced::Clocks };
-        let preparation = Preparation { calls, measures_coverage: true };
-        let before = plan.against.as_ref().map(|against| plan.load(against, None, preparation)).transpose()?;
-        let after = plan.load(&plan.program, plan.against.as_ref(), preparation)?;
+        let [after, before] = probes.map(|probes| Preparation { calls, probes });
+        let before = plan.against.as_ref().map(|against| plan.load(against, None, before)).transpose()?;
+        let after = plan.load(&plan.program, plan.against.as_ref(), after)?;
         if let Some(before) = before.as_ref().filter(|before| before.kind != after.kind) {
             let what = format!("cannot compare {} with {}", after.tested.name, before.tested.name);
             return Err(Error::usage(what, "one of them is an XDP program, and the other one is a tc program"));
@@ -433,7 +454,7 @@ impl Trial {
 
     /// Times both programs without probes, on packets of each path.
     fn timing(&mut self) -> Result<Timing> {
-        let preparation = Preparation { calls: Replaced::Needed, measures_coverage: false };
+        let preparation = Preparation { calls: Replaced::Needed, probes: ProbeKind::None };
         let Plan { program, against, .. } = &self.plan;
         let subjects = [(program, against.as_ref()); 2].into_iter().chain(against.iter().map(|one| (one, None)));
         let sides = subjects.map(|(subject, running)| self.plan.load(subject, running, preparation));
@@ -489,7 +510,7 @@ impl Trial {
             ));
         }
         let opaque: BTreeSet<&String> = sides().flat_map(|side| &side.maps.opaque).collect();
-        notes.extend(opaque.into_iter().map(|map| format!("the contents of the map {map} cannot be compared")));
+        notes.extend(opaque.into_iter().cloned());
         notes.extend(sides().flat_map(|side| side.notes.iter().cloned()));
         let mut known = HashSet::new();
         notes.retain(|note| known.insert(note.clone()));
