@@ -143,7 +143,7 @@ fn script_reports_differences_and_coverage() {
 
     let ignored = [
         ("CAPTURES", "captures/on monday.pcapng\n\ncaptures/tuesday.pcapng"),
-        ("ARGUMENTS", "--ignore=maps:drop_por.bss\n--seed=7"),
+        ("ARGUMENTS", "--ignore=maps:new.bss\n--seed=7"),
         ("ALLOW", "pass>drop where udp port 53\n"),
         ("PROG", "drop_ports"),
     ];
