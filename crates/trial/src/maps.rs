@@ -82,7 +82,10 @@ impl Maps {
         let mut found: Vec<(String, Table)> = Vec::new();
         for (name, outer) in &self.of_maps {
             let cannot = |e| Error::os(format!("cannot read the map {name}"), e);
-            for (key, value) in outer.entries().map_err(cannot)? {
+            let mut entries = outer.entries().map_err(cannot)?;
+            // A map under several keys has the same name in each program.
+            entries.sort();
+            for (key, value) in entries {
                 let Some(id) = value.try_into().ok().map(u32::from_ne_bytes) else {
                     continue;
                 };

@@ -373,14 +373,16 @@ impl Filling<'_> {
     fn entries(&mut self, name: &str, table: &Table, old: &OldMap) -> Result<()> {
         let mut entries = self.contents.entries_of(old, name)?;
         let room = table.about().max_entries;
+        // One note is enough for all maps inside of a map.
+        let noted = name.split('[').next().unwrap_or(name);
         if map::is_array(old.about.kind) && room < old.about.max_entries {
             let fits = |key: &[u8]| key.try_into().is_ok_and(|key| u32::from_ne_bytes(key) < room);
             entries = Arc::new(entries.iter().filter(|(key, _)| fits(key)).cloned().collect());
             let rest = old.about.max_entries - room;
-            self.notes.push(format!("the map {name} has {rest} entries less than the running program's"));
+            self.notes.push(format!("the map {noted} has {rest} entries less than the running program's"));
         }
         if map::is_lru(old.about.kind) {
-            self.notes.push(format!("the LRU map {name} may drop other entries than the running program's"));
+            self.notes.push(format!("the LRU map {noted} may drop other entries than the running program's"));
         } else if entries.len() > room as usize {
             return Err(Error::failed(
                 format!("cannot fill the map {name} of {}", self.side.tested.source),
