@@ -32,7 +32,7 @@ const MOST_PATHS: usize = 1 << 20;
 const MOST_KINDS: usize = 1 << 13;
 /// Runs after which the maps are brought back into their first state, unless that would take more than a part of the
 /// time: 1 of this many parts.
-const RESET_AFTER: u64 = 1 << 18;
+const RESET_AFTER: u64 = 1 << 20;
 const RESETTING: u32 = 10;
 /// Runs between two looks at the clock.
 const RUNS: u64 = 1 << 9;
