@@ -282,7 +282,7 @@ impl Trial {
         if let Some(before) = &self.before {
             self.verdicts.entry(before.left.verdict).or_default().1 += 1;
         }
-        let recorded = packet.verdict.filter(|(kind, _)| *kind == self.after.kind).map(|(_, verdict)| verdict);
+        let recorded = self.verdict_of(&packet);
         if let Some(verdict) = recorded {
             self.recorded.packets += 1;
             self.recorded.reproduced += u64::from(verdict == after.verdict);
@@ -348,6 +348,11 @@ impl Trial {
         };
         let before = self.before.as_mut().map(&mut run).transpose()?;
         Ok((before.unwrap_or(0), run(&mut self.after)?))
+    }
+
+    /// Returns the recorded verdict of a packet, if a program of the tested kind gave it.
+    fn verdict_of(&self, packet: &Recorded) -> Option<u32> {
+        packet.verdict.filter(|(kind, _)| *kind == self.after.kind).map(|(_, verdict)| verdict)
     }
 
     /// Returns the difference of the last packet from the other program, or else from the recorded verdict.
@@ -536,11 +541,16 @@ impl Trial {
             times: vec![packet.time],
             is_confirmed: false,
         };
-        if !makes_smaller || self.before.is_none() {
+        if !makes_smaller {
             return Ok(example);
         }
         let kind = &members.kind;
         if self.shows(kind, &packet, &packet.bytes, members.first, true)? {
+            example.is_confirmed = true;
+            // A recorded verdict is about these bytes alone.
+            if self.before.is_none() {
+                return Ok(example);
+            }
             let quick = minimise::packet(&packet.bytes, |bytes| {
                 self.shows(kind, &packet, bytes, members.first, false).unwrap_or(false)
             });
@@ -553,7 +563,6 @@ impl Trial {
                 })
             };
             example.packets = vec![smallest];
-            example.is_confirmed = true;
             return Ok(example);
         }
         if self.dropped > 0 {
@@ -582,7 +591,7 @@ impl Trial {
             self.reset()?;
         }
         let paths = self.run(packet, bytes, position, false)?;
-        Ok(self.kind_of(paths, None).as_ref() == Some(kind))
+        Ok(self.kind_of(paths, self.verdict_of(packet)).as_ref() == Some(kind))
     }
 
     /// Returns true if a packet of the history differs in this way after some of those before it, from the first state.
@@ -593,9 +602,10 @@ impl Trial {
             let Some(packet) = self.history.get(at).cloned() else {
                 return Ok(false);
             };
-            last = Some(self.run(&packet, &packet.bytes, at as u64, false)?);
+            let paths = self.run(&packet, &packet.bytes, at as u64, false)?;
+            last = self.kind_of(paths, self.verdict_of(&packet));
         }
-        Ok(last.and_then(|paths| self.kind_of(paths, None)).is_some_and(|found| found.is_like(kind)))
+        Ok(last.is_some_and(|found| found.is_like(kind)))
     }
 }
 

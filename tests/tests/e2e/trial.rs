@@ -368,6 +368,21 @@ fn results_are_written_for_continuous_integration() {
     fails(&other, 1, &[]);
 }
 
+/// Without another program, the recorded verdicts are the expectation.
+#[test]
+fn other_verdict_than_the_recorded_one_is_a_difference() {
+    let Some(files) = Files::open() else {
+        return;
+    };
+    let packets = [(0, frames::silent(64), Some(2)), (1, frames::udp_to(53, b"x"), Some(1))];
+    let (report, status) = report(&[&files.object("drop_ports"), &files.recording(&packets)]);
+    assert_eq!((status, &report["recorded"]["reproduced"]), (1, &Value::from(1)), "{report}");
+    let group = &report["groups"][0];
+    assert_eq!((&group["before"], &group["after"]), (&Value::from("DROP"), &Value::from("PASS")), "{group}");
+    assert_eq!(group["example"]["is_confirmed"], true, "{group}");
+    assert_eq!(bytes_of(&group["example"]), [frames::udp_to(53, b"x")], "{group}");
+}
+
 #[test]
 fn tests_that_cannot_run_end_with_two() {
     let Some(files) = Files::open() else {
