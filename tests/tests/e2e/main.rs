@@ -45,6 +45,7 @@ mod machine;
 mod malformed;
 mod memory;
 mod merge;
+mod mutants;
 mod mutations;
 mod once;
 mod outputs;

@@ -327,6 +327,20 @@ fn coverage_counts_lines_and_blocks() {
     assert_eq!((status, missed["missed"].as_array().map(Vec::len)), (1, Some(1)), "{missed}");
 }
 
+/// A program close to the verifier's limit is too complex for it with a probe in each block.
+#[test]
+fn programs_that_are_too_complex_with_probes_have_no_coverage() {
+    let Some(files) = Files::open() else {
+        return;
+    };
+    let recording = files.recording(&assorted(100));
+    let object = files.object("enormous");
+    let (report, status) = report(&[&object, &recording, "--against", &object]);
+    assert_eq!((status, &report["groups"], &report["coverage"]), (0, &Value::Array(vec![]), &Value::Null), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("the coverage of enormous is not measured"), "{notes}");
+}
+
 #[test]
 fn results_are_written_for_continuous_integration() {
     let Some(files) = Files::open() else {
@@ -431,4 +445,41 @@ fn recorded_verdicts_are_reproduced() {
     assert_eq!((status, &report["packets"]), (0, &Value::from(200)), "{report}");
     assert_eq!(report["recorded"]["reproduced"], 200, "{report}");
     assert_eq!((count(&report, "DROP"), count(&report, "PASS")), (50, 50), "{report}");
+}
+
+/// xdp-filter with filters does in a trial, with its maps copied, what it did on the interface.
+#[test]
+fn recorded_verdicts_of_xdp_filter_are_reproduced() {
+    let Some(lab) = Lab::open() else {
+        return;
+    };
+    let object = crate::mutants::XDP_FILTER;
+    if !std::path::Path::new(object).exists() {
+        return trawl_tests::skip("the package xdp-tools is not installed");
+    }
+    let place = lab.receiver();
+    succeeds(&["xdp", "load", &place, object, "--tappable"]);
+    let program = u32::try_from(trawl_tests::xdp::only_program(&place)).expect("an identifier");
+    let running = trawl_program::running::Running::open(program).expect("the program").expect("it is loaded");
+    for (name, key, value) in crate::mutants::filters() {
+        let map = running.maps().iter().find(|(_, about)| about.name == name).expect("the map of the filter");
+        let table = trawl_bpf::table::Table::new(map.0.try_clone().expect("a descriptor")).expect("a map");
+        table.update_all(&key, &value).expect("a filter");
+    }
+    let file = lab.file("recorded.pcapng");
+    let packets = crate::mutants::packets();
+    let count = 5 * packets.len() as u64;
+    let ends = (2 * count).to_string();
+    let arguments = ["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-w", &file, "-c", &ends];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&packets, count);
+    capture.wait().summary_of_success().assert_all_recorded(2 * count);
+    let (report, status) = report(&[object, &file, "--maps", &place]);
+    assert_eq!((status, &report["packets"]), (0, &Value::from(count)), "{report}");
+    assert_eq!(report["recorded"]["reproduced"], count, "{report}");
+    assert!(self::count(&report, "DROP") > 0 && self::count(&report, "PASS") > 0, "{report}");
+    // Without the filters, other packets pass.
+    let (without, status) = self::report(&[object, &file]);
+    assert_eq!(status, 1, "{without}");
+    succeeds(&["xdp", "unload", &place]);
 }
