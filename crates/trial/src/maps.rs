@@ -9,8 +9,42 @@ use trawl_sys::{Error, Result};
 
 use crate::report::MapDifference;
 
-/// Keys with their values.
-type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+/// The entries of a map.
+#[derive(Debug, PartialEq, Eq)]
+enum Contents {
+    /// The values of an array, one after the other, each of this length.
+    Array { values: Vec<u8>, length: usize },
+    /// Keys with their values.
+    Table(BTreeMap<Vec<u8>, Vec<u8>>),
+}
+
+impl Contents {
+    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Array { values, length } => {
+                let number = u32::from_ne_bytes(key.try_into().ok()?) as usize;
+                values.get(number * length..(number + 1) * length)
+            }
+            Self::Table(entries) => entries.get(key).map(Vec::as_slice),
+        }
+    }
+
+    /// Returns the keys under which the other contents are not the same.
+    fn differing(&self, other: &Self) -> Vec<Vec<u8>> {
+        match (self, other) {
+            (Self::Array { values, length }, Self::Array { values: others, .. }) if !values.is_empty() => {
+                let pairs = values.chunks(*length).zip(others.chunks(*length)).enumerate();
+                let differing = pairs.filter(|(_, (one, other))| one != other);
+                differing.map(|(number, _)| (number as u32).to_ne_bytes().to_vec()).collect()
+            }
+            (Self::Table(entries), Self::Table(others)) => {
+                let keys = entries.keys().chain(others.keys().filter(|key| !entries.contains_key(*key)));
+                keys.filter(|key| entries.get(*key) != others.get(*key)).cloned().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
 
 /// A map of a program.
 #[derive(Debug)]
@@ -104,7 +138,11 @@ impl Maps {
     /// Returns some keys of each noted map whose keys are no positions.
     pub fn keys(&self, most: usize) -> Vec<Vec<u8>> {
         let maps = self.all.iter().filter(|one| !map::is_array(one.table.about().kind));
-        maps.flat_map(|one| one.first.iter().flat_map(|first| first.keys().take(most).cloned())).collect()
+        let keys = maps.filter_map(|one| match &one.first {
+            Some(Contents::Table(entries)) => Some(entries.keys().take(most).cloned()),
+            _ => None,
+        });
+        keys.flatten().collect()
     }
 
     /// Notes the present contents as those that `reset` brings back.
@@ -139,8 +177,7 @@ impl Maps {
                 continue;
             };
             let (after, before) = (one.read()?, counterpart.read()?);
-            let keys = || after.keys().chain(before.keys().filter(|key| !after.contains_key(*key)));
-            let differing: Vec<&Vec<u8>> = keys().filter(|key| after.get(*key) != before.get(*key)).collect();
+            let differing = after.differing(&before);
             let Some(first) = differing.first() else {
                 continue;
             };
@@ -148,8 +185,8 @@ impl Maps {
                 name: one.name.clone(),
                 entries: differing.len() as u64,
                 key: hex(first),
-                before: before.get(*first).map(|value| hex(value)),
-                after: after.get(*first).map(|value| hex(value)),
+                before: before.get(first).map(hex),
+                after: after.get(first).map(hex),
             });
         }
         Ok(differences)
@@ -171,7 +208,15 @@ impl TrialMap {
     }
 
     fn read(&self) -> Result<Contents> {
-        self.table.entries().map(|all| all.into_iter().collect()).map_err(|e| self.error("read", e))
+        let read = if map::is_array(self.table.about().kind) {
+            self.table.array_values().map(|values| {
+                let length = values.len() / (self.table.about().max_entries as usize).max(1);
+                Contents::Array { values, length }
+            })
+        } else {
+            self.table.entries().map(|all| Contents::Table(all.into_iter().collect()))
+        };
+        read.map_err(|e| self.error("read", e))
     }
 
     fn reset(&self) -> Result<()> {
@@ -179,11 +224,15 @@ impl TrialMap {
             return Ok(());
         };
         let present = self.read()?;
-        for key in present.keys().filter(|key| !first.contains_key(*key)) {
-            self.table.delete(key).map_err(|e| self.error("empty", e))?;
+        // A full table has no room for old entries before the new ones are gone.
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            first.differing(&present).into_iter().partition(|key| first.get(key).is_some());
+        for key in gone {
+            self.table.delete(&key).map_err(|e| self.error("empty", e))?;
         }
-        for (key, value) in first.iter().filter(|(key, value)| present.get(*key) != Some(*value)) {
-            self.table.update(key, value, ANY).map_err(|e| self.error("write", e))?;
+        for key in kept {
+            let value = first.get(&key).unwrap_or_default();
+            self.table.update(&key, value, ANY).map_err(|e| self.error("write", e))?;
         }
         Ok(())
     }

@@ -172,39 +172,77 @@ impl Table {
         let most = (self.about.max_entries as usize).clamp(1, BATCH);
         let mut keys = vec![0u8; key_length * most];
         let mut values = vec![0u8; value_length * most];
-        // The position is a key or a number of 32 bits.
-        let mut position = vec![0u8; key_length.max(4)];
+        let mut position = None;
         let mut entries = Vec::new();
-        let mut is_first = true;
         loop {
-            let mut count = most as u32;
-            let from = if is_first { std::ptr::null_mut() } else { position.as_mut_ptr().cast() };
-            let mut next = vec![0u8; position.len()];
-            // SAFETY: there is room for `count` keys and values, and for a position.
-            let result = check(unsafe {
-                libbpf_sys::bpf_map_lookup_batch(
-                    self.fd.as_raw_fd(),
-                    from,
-                    next.as_mut_ptr().cast(),
-                    keys.as_mut_ptr().cast(),
-                    values.as_mut_ptr().cast(),
-                    &raw mut count,
-                    std::ptr::null(),
-                )
-            });
-            let is_over = match result {
-                Ok(_) => false,
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => true,
-                Err(e) => return Err(e),
-            };
-            let found = (count as usize).min(most);
+            let (found, next) = self.read_batch(position.as_deref(), &mut keys, &mut values)?;
             let pairs = keys.chunks(key_length).zip(values.chunks(value_length)).take(found);
             entries.extend(pairs.map(|(key, value)| (key.to_vec(), value.to_vec())));
-            if is_over {
+            if next.is_none() {
                 return Ok(entries);
             }
             position = next;
-            is_first = false;
+        }
+    }
+
+    /// Returns the values of all keys of an array, one after the other; of a per-CPU array, with the values of all CPUs
+    /// for each key.
+    pub fn array_values(&self) -> io::Result<Vec<u8>> {
+        let entries = self.about.max_entries as usize;
+        let mut values = vec![0u8; self.value_length * entries];
+        let mut keys = vec![0u8; size_of::<u32>() * entries.min(BATCH)];
+        let (mut read, mut position) = (0, None);
+        while read < entries {
+            let most = (entries - read).min(BATCH);
+            let room = &mut values[read * self.value_length..(read + most) * self.value_length];
+            match self.read_batch(position.as_deref(), &mut keys[..most * size_of::<u32>()], room) {
+                Ok((found, next)) if next.is_some() || read + found == entries => {
+                    (read, position) = (read + found, next)
+                }
+                // Arrays have batches since Linux 5.6, per-CPU arrays since 5.13.
+                _ => {
+                    for (key, value) in values.chunks_mut(self.value_length).enumerate() {
+                        let found = self.lookup(&(key as u32).to_ne_bytes())?;
+                        found.into_iter().for_each(|found| value.copy_from_slice(&found));
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Reads entries after a position, or from the first one on, as many as there is room for. Returns their number and
+    /// the position after them; no position at the end.
+    fn read_batch(
+        &self,
+        position: Option<&[u8]>,
+        keys: &mut [u8],
+        values: &mut [u8],
+    ) -> io::Result<(usize, Option<Vec<u8>>)> {
+        let (key_length, value_length) = (self.about.key_size as usize, self.value_length.max(1));
+        let most = (keys.len() / key_length.max(1)).min(values.len() / value_length);
+        let mut count = most as u32;
+        let mut from = position.map(<[u8]>::to_vec);
+        // The position is a key or a number of 32 bits.
+        let mut next = vec![0u8; key_length.max(size_of::<u32>())];
+        // SAFETY: there is room for `count` keys and values, and for a position.
+        let result = check(unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                self.fd.as_raw_fd(),
+                from.as_mut().map_or(std::ptr::null_mut(), |from| from.as_mut_ptr().cast()),
+                next.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        });
+        let found = (count as usize).min(most);
+        match result {
+            Ok(_) => Ok((found, Some(next))),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok((found, None)),
+            Err(e) => Err(e),
         }
     }
 
@@ -270,6 +308,17 @@ mod tests {
         let again = Table::open_by_id(table.about().id).unwrap();
         again.update(&[0; 4], b"world", ANY).unwrap();
         assert_eq!(table.lookup(&[0; 4]).unwrap().as_deref(), Some(&b"world"[..]));
+        let array = super::super::map::create("trawl_test", libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY, (4, 3), 10_000, 0);
+        let array = Table::new(array.unwrap()).unwrap();
+        let length = array.value_length;
+        for key in [0u32, 5000, 9999] {
+            array.update_all(&key.to_ne_bytes(), &key.to_ne_bytes()[..3]).unwrap();
+        }
+        let values = array.array_values().unwrap();
+        assert_eq!(values.len(), length * 10_000);
+        assert_eq!(values[5000 * length..][..3], 5000u32.to_ne_bytes()[..3]);
+        assert_eq!(values[9999 * length..][..3], 9999u32.to_ne_bytes()[..3]);
+        assert!(values[5001 * length..9999 * length].iter().all(|byte| *byte == 0));
         let hash = Table::hash("trawl_test", (4, 3), 10_000).unwrap();
         for number in 0..6000u32 {
             hash.update(&number.to_ne_bytes(), &number.to_ne_bytes()[..3], ANY).unwrap();
