@@ -7,7 +7,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -35,6 +36,8 @@ struct CountsMessage {
 const READY: &[u8] = b"READY=1";
 /// Maximum length of a message: counts with every reason of a loss.
 const MESSAGE: usize = 16 << 10;
+/// Longest time until the last message of a capture that has failed is read.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Name of the host, and the agent's directories: its memory, and the spool.
 pub struct Place {
@@ -55,6 +58,8 @@ pub struct Running {
     summary: OwnFile,
     _plan: OwnFile,
     last_message: Arc<Mutex<String>>,
+    /// The thread that reads the capture's messages.
+    relay: Option<JoinHandle<()>>,
 }
 
 /// A file of one start, which is removed after it.
@@ -126,10 +131,10 @@ impl Running {
         process::ends_with_parent(&mut command);
         let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
         let last_message = Arc::default();
-        if let Some(stderr) = child.stderr.take() {
+        let relay = child.stderr.take().map(|stderr| {
             let (name, last) = (capture.name.clone(), Arc::clone(&last_message));
-            std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
-        }
+            std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last))
+        });
         Ok(Self {
             run,
             end: process::end_of(child.id()),
@@ -140,6 +145,7 @@ impl Running {
             summary,
             _plan: plan_file,
             last_message,
+            relay,
         })
     }
 
@@ -186,6 +192,12 @@ impl Running {
     }
 
     fn why(&self, status: ExitStatus) -> String {
+        // The end of the process may be known before its last words have been read. Processes of the capture that
+        // outlive it keep their standard error open.
+        let begun = Instant::now();
+        while self.relay.as_ref().is_some_and(|relay| !relay.is_finished()) && begun.elapsed() < LAST_WORDS {
+            std::thread::sleep(LAST_WORDS / 100);
+        }
         let message = self.last_message.lock().clone();
         if message.is_empty() || status.code().is_none() { format!("the capture ended: {status}") } else { message }
     }
