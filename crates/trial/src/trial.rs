@@ -1,9 +1,11 @@
 //! A trial: recorded packets are run one after the other, by the tested program and by the one that it is compared with.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use trawl_bpf::test_run::Arrival;
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::test_run::{Arrival, Runner};
 use trawl_packet::verdict::VerdictKind;
 use trawl_sys::{Error, Result, errno, process};
 
@@ -20,6 +22,11 @@ use crate::side::{Left, Preparation, ProbeKind, Side};
 use crate::state::{FirstContents, Newcomer};
 use crate::subject::Subject;
 use crate::timing::{self, Stopwatch, Trace};
+
+/// `XDP_PASS`.
+const PASS: i32 = 2;
+/// Length of a frame without FCS, which every kernel accepts.
+const SHORTEST_FRAME: usize = 60;
 
 /// Memory for packets that a sequence may be made of.
 const HISTORY: usize = 512 << 20;
@@ -185,6 +192,7 @@ impl Trial {
 
     /// Begins a trial with these probes in the tested program and in the other one.
     pub(crate) fn begin_with(plan: Plan, probes: [ProbeKind; 2]) -> Result<Self> {
+        check_kernel()?;
         // The values of each CPU can be compared if all packets are run on one.
         process::stay_on_this_cpu()?;
         let calls = if plan.real_time { Replaced::Chance } else { Replaced::Clocks };
@@ -606,6 +614,20 @@ impl Trial {
             last = self.kind_of(paths, self.verdict_of(&packet));
         }
         Ok(last.is_some_and(|found| found.is_like(kind)))
+    }
+}
+
+/// Refuses a kernel whose test runs take no context: the length of a packet's metadata would not be known.
+fn check_kernel() -> Result<()> {
+    let failed = |error| Error::os("cannot test programs on packets", error);
+    let program = LoadOptions::new("trawl_trial", program::XDP).load(&program::returning(PASS)).map_err(failed)?;
+    match Runner::default().xdp(program.as_fd(), &[0; SHORTEST_FRAME], Arrival::default()) {
+        Err(error) if error.raw_os_error() == Some(errno::EINVAL) => Err(Error::failed(
+            "cannot test programs on packets",
+            "test runs of this kernel take no context, which they do since Linux 5.14",
+        )
+        .fix("run the test on Linux 5.15 or newer")),
+        result => result.map(drop).map_err(failed),
     }
 }
 
