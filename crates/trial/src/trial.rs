@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use trawl_bpf::loading;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::test_run::{Arrival, Runner};
 use trawl_packet::verdict::VerdictKind;
@@ -620,7 +621,7 @@ impl Trial {
 /// Refuses a kernel whose test runs take no context: the length of a packet's metadata would not be known.
 fn check_kernel() -> Result<()> {
     let failed = |error| Error::os("cannot test programs on packets", error);
-    let program = LoadOptions::new("trawl_trial", program::XDP).load(&program::returning(PASS)).map_err(failed)?;
+    let program = loading::load(&program::returning(PASS), &LoadOptions::new("trawl_trial", program::XDP))?;
     match Runner::default().xdp(program.as_fd(), &[0; SHORTEST_FRAME], Arrival::default()) {
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => Err(Error::failed(
             "cannot test programs on packets",

@@ -237,6 +237,10 @@ fn programs_see_the_recorded_time() {
     assert_eq!(count(&first, "PASS"), 50, "{first}");
     let (second, _) = report(&arguments);
     assert_eq!(first["outcomes"], second["outcomes"]);
+    let (third, _) = report(&[&arguments[..], &["--time", "recorded"]].concat());
+    assert_eq!(first["outcomes"], third["outcomes"]);
+    let (real, status) = report(&[&arguments[..], &["--time", "real"]].concat());
+    assert_eq!((status, &real["packets"]), (0, &Value::from(1000)), "{real}");
     let slower: Vec<Recorded> = (0..1000u64).map(|number| (number * 10_000, frames::silent(64), None)).collect();
     let (slower, _) = report(&[&object, &files.recording(&slower), "--prog", "bucket"]);
     assert_eq!(count(&slower, "PASS"), 1000, "{slower}");

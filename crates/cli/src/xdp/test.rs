@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ArgAction;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::{PacketKind, Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
@@ -60,7 +61,7 @@ pub struct Args {
     #[arg(long = "as", value_name = "IF[:QUEUES]")]
     arrives_by: Option<String>,
     /// Clocks that the programs see: the recorded times, or the host's clocks
-    #[arg(long, value_name = "WHICH", value_parser = choice(&TIMES), default_value = "recorded")]
+    #[arg(long, action = ArgAction::Set, value_name = "WHICH", value_parser = choice(&TIMES), default_value = "recorded")]
     time: bool,
     /// Number from which the programs' random numbers are made
     #[arg(long, value_name = "N", default_value_t = 0)]
