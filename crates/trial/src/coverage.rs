@@ -11,6 +11,7 @@ use trawl_ebpf::{Insn, op, starts};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
+use crate::digest;
 use crate::report::{Coverage, FunctionCoverage, LineCoverage, Share, SourceCoverage, SourceLine};
 
 /// Room for blocks. The kernel accepts a million instructions, but no program with nearly as many blocks.
@@ -147,7 +148,7 @@ impl Probes {
                 self.path[block / u64::BITS as usize] |= 1 << (block % u64::BITS as usize);
             }
         }
-        digest(&self.path)
+        self.path.iter().copied().fold(digest::BASIS, digest::add)
     }
 
     /// Counts the last packet. Returns the number of blocks that no counted packet had reached.
@@ -249,9 +250,4 @@ impl Probes {
         }
         functions
     }
-}
-
-/// Returns a number for a set of blocks (FNV-1a over its words).
-fn digest(words: &[u64]) -> Path {
-    words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }

@@ -8,6 +8,7 @@ mod arrival;
 mod clock;
 mod compare;
 mod coverage;
+mod digest;
 pub mod examples;
 pub mod expect;
 mod fuzz;

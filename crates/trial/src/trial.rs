@@ -14,6 +14,7 @@ use crate::arrival::ArrivalInterface;
 use crate::clock::{Moment, Replaced};
 use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::Path;
+use crate::digest;
 use crate::fuzz;
 use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
@@ -39,10 +40,6 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Length from which a kernel may refuse a packet for its length, and its errors then.
 const SHORTEST_REFUSED: usize = 3000;
 const REFUSED: [Option<i32>; 2] = [Some(errno::EINVAL), Some(errno::E2BIG)];
-
-/// Numbers of FNV-1a with 64 bits.
-const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-const DIGEST_PRIME: u64 = 0x0100_0000_01b3;
 
 /// A question about a packet.
 pub type PacketTest = Box<dyn Fn(&[u8]) -> bool>;
@@ -223,7 +220,7 @@ impl Trial {
             offsets: BTreeMap::new(),
             last_queue: 0,
             recorded_at: BTreeSet::new(),
-            digest: DIGEST_BASIS,
+            digest: digest::BASIS,
             notes: Vec::new(),
         })
     }
@@ -654,13 +651,7 @@ fn digest_of(digest: u64, left: &Left) -> u64 {
     let mut last = [0; size_of::<u64>()];
     last[..rest.len()].copy_from_slice(rest);
     let words = words.iter().chain(std::iter::once(&last)).map(|word| u64::from_le_bytes(*word));
-    numbers.into_iter().chain(words).fold(digest, add_word)
-}
-
-/// Adds a word to a number as FNV-1a adds a byte. The rotation brings the upper bits, which the product only moves out,
-/// to the lower ones.
-fn add_word(digest: u64, word: u64) -> u64 {
-    (digest ^ word).wrapping_mul(DIGEST_PRIME).rotate_left(u64::BITS / 2 - 1)
+    numbers.into_iter().chain(words).fold(digest, digest::add)
 }
 
 pub(crate) fn name_of(kind: VerdictKind, verdict: u32) -> String {
