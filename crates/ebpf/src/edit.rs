@@ -28,7 +28,7 @@ enum Replacement {
 }
 
 /// A program with other instructions, and the new position of each old one and of the end. If code was inserted before
-/// an instruction, its position is that of the inserted code.
+/// an instruction, its position is the first of the inserted code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
     pub instructions: Vec<Insn>,

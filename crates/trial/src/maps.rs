@@ -8,6 +8,7 @@ use trawl_bpf::table::{ANY, Table};
 use trawl_sys::{Error, Result};
 
 use crate::report::MapDifference;
+use crate::wording::hex;
 
 /// The entries of a map.
 #[derive(Debug, PartialEq, Eq)]
@@ -236,14 +237,6 @@ impl TrialMap {
         }
         Ok(())
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 impl AsFd for TrialMap {

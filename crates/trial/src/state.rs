@@ -19,8 +19,8 @@ use trawl_program::running::Running;
 use trawl_program::swap::maps::{MapShape, same_name, section_of, shape};
 use trawl_sys::{Error, Result};
 
-use crate::maps::hex;
 use crate::side::Side;
+use crate::wording::hex;
 
 const CONSTANTS: &str = ".rodata";
 /// The kernel's configuration, which libbpf reads.
@@ -63,7 +63,7 @@ pub(crate) struct Newcomer<'s> {
     pub source: &'s mut Source,
     /// True if it is the running program itself.
     pub is_running: bool,
-    /// The program that runs, as its file defines it. What differs there was set by whoever loaded it.
+    /// The program that runs, as its file defines it. Values that differ from the file were set by its loader.
     pub running: Option<&'s Source>,
 }
 

@@ -117,47 +117,29 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Runs a program once on a frame.
+    /// Runs an XDP program once on a frame.
     pub fn xdp(&mut self, program: BorrowedFd<'_>, frame: &[u8], arrival: Arrival) -> io::Result<Outcome<'_>> {
-        let length = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let context = libbpf_sys::xdp_md {
-            data_end: length,
+            data_end: frame.len() as u32,
             ingress_ifindex: arrival.interface,
             rx_queue_index: arrival.queue,
             ..Default::default()
         };
-        let mut after = libbpf_sys::xdp_md::default();
-        let room = frame.len() + GROWTH;
-        if self.left.len() < room {
-            self.left.resize(room, 0);
-        }
-        let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
-        opts.data_in = frame.as_ptr().cast();
-        opts.data_size_in = length;
-        opts.data_out = self.left.as_mut_ptr().cast();
-        opts.data_size_out = self.left.len() as u32;
-        opts.ctx_in = (&raw const context).cast();
-        opts.ctx_size_in = size_of_val(&context) as u32;
-        opts.ctx_out = (&raw mut after).cast();
-        opts.ctx_size_out = size_of_val(&after) as u32;
-        opts.repeat = 1;
-        // SAFETY: what is read and what is written is given with its true size and outlives the call.
-        check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
-        Ok(Outcome {
-            value: opts.retval,
-            bytes: &self.left[..(opts.data_size_out as usize).min(self.left.len())],
-            metadata: after.data,
-            duration: Duration::from_nanos(opts.duration.into()),
-        })
+        let (outcome, after) = self.run(program, frame, &context)?;
+        Ok(Outcome { metadata: after.data, ..outcome })
     }
-}
 
-impl Runner {
     /// Runs a tc program once on a frame with this time stamp, which fits a page. Returns also the context as the
     /// program left it.
     pub fn tc(&mut self, program: BorrowedFd<'_>, frame: &[u8], time: u64) -> io::Result<(Outcome<'_>, TcContext)> {
-        let context = SkBuff { time, ..SkBuff::default() };
-        let mut after = SkBuff::default();
+        let (outcome, after) = self.run(program, frame, &SkBuff { time, ..SkBuff::default() })?;
+        let [a, b, c, d, e] = after.passed_on;
+        Ok((outcome, [after.mark, after.priority, a, b, c, d, e, after.class]))
+    }
+
+    /// Runs a program once on a frame with this context. Returns also the context as the kernel left it.
+    fn run<C: Default>(&mut self, program: BorrowedFd<'_>, frame: &[u8], context: &C) -> io::Result<(Outcome<'_>, C)> {
+        let mut after = C::default();
         let room = frame.len() + GROWTH;
         if self.left.len() < room {
             self.left.resize(room, 0);
@@ -167,12 +149,13 @@ impl Runner {
         opts.data_size_in = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         opts.data_out = self.left.as_mut_ptr().cast();
         opts.data_size_out = self.left.len() as u32;
-        opts.ctx_in = (&raw const context).cast();
-        opts.ctx_size_in = size_of_val(&context) as u32;
+        opts.ctx_in = std::ptr::from_ref(context).cast();
+        opts.ctx_size_in = size_of::<C>() as u32;
         opts.ctx_out = (&raw mut after).cast();
-        opts.ctx_size_out = size_of_val(&after) as u32;
+        opts.ctx_size_out = size_of::<C>() as u32;
         opts.repeat = 1;
-        // SAFETY: what is read and what is written is given with its true size and outlives the call.
+        // SAFETY: what is read and what is written is given with its true size and outlives the call. The contexts are
+        // structures of the kernel, whose members are numbers.
         check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
         let outcome = Outcome {
             value: opts.retval,
@@ -180,8 +163,7 @@ impl Runner {
             metadata: 0,
             duration: Duration::from_nanos(opts.duration.into()),
         };
-        let [a, b, c, d, e] = after.passed_on;
-        Ok((outcome, [after.mark, after.priority, a, b, c, d, e, after.class]))
+        Ok((outcome, after))
     }
 }
 
