@@ -79,7 +79,7 @@ fmt: ## Format the source
 	@scripts/install build lint
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
-	cargo fmt --manifest-path fleet/Cargo.toml
+	cargo fmt --all --manifest-path fleet/Cargo.toml
 
 size: ## Print the numbers of lines, files and tokens by crate and product
 	@scripts/size
@@ -100,7 +100,7 @@ format:
 	@scripts/install build lint
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo fmt --manifest-path fleet/Cargo.toml --check
+	cargo fmt --all --manifest-path fleet/Cargo.toml --check
 
 # Clippy compiles the programs and tests itself, so that one build serves the lints and the tests.
 clippy:

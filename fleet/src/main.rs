@@ -4,8 +4,6 @@
 mod agent;
 mod bus;
 mod cli;
-mod query;
-mod store;
 
 use std::io;
 use std::path::PathBuf;

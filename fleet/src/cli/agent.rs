@@ -27,7 +27,7 @@ use crate::agent::{
     Refused, Running, Source, remove_unfinished,
 };
 use crate::bus::{Answers, shown};
-use crate::store::chunks::on_hosts;
+use trawl_store::chunks::on_hosts;
 
 /// Runs the desired captures of this host: starts each once, and stops it when it is no longer desired
 ///

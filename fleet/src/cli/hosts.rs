@@ -12,7 +12,7 @@ use trawl_view::text;
 
 use super::bus::BusArgs;
 use crate::bus::Asker;
-use crate::store::chunks::on_hosts::{self, Hosts};
+use trawl_store::chunks::on_hosts::{self, Hosts};
 
 /// The hosts that packets are fetched from.
 #[derive(Debug, clap::Args)]

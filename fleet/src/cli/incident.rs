@@ -8,8 +8,8 @@ use trawl_front::{json, terminal};
 use trawl_sys::{Result, clock};
 use trawl_view::text;
 
-use crate::query::{Answer, Conditions, Query};
-use crate::store::{File, Incident, Part};
+use trawl_query::{Answer, Conditions, Query};
+use trawl_store::{File, Incident, Part};
 
 /// A host's packets of the window, as the index has them.
 #[derive(Debug, Default, Deserialize, Serialize)]

@@ -18,8 +18,8 @@ use trawl_view::text;
 
 use super::hosts::HostsArgs;
 use super::incident;
-use crate::query::{Answer, Conditions, Query, limits};
-use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
+use trawl_query::{Answer, Conditions, Query, limits};
+use trawl_store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///

@@ -14,7 +14,9 @@ use trawl_sys::{Error, Result, units};
 use trawl_view::text::count;
 
 use super::{hosts, query, trace};
-use crate::store::{self, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store};
+use trawl_store::{
+    self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
+};
 
 /// Manages a store of captures, which trawl capture --store fills
 #[derive(Debug, clap::Args)]

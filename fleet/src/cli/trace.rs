@@ -13,8 +13,8 @@ use trawl_spool::key::Object;
 use trawl_sys::{Error, Result, units};
 
 use super::query::{PartArgs, StoreArgs, say_coverage};
-use crate::query::{Answer, Query};
-use crate::store::{Coverage, Runs, coverage};
+use trawl_query::{Answer, Query};
+use trawl_store::{Coverage, Runs, coverage};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
 ///

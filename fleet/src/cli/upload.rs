@@ -13,7 +13,7 @@ use trawl_sys::Result;
 use trawl_sys::events::Signals;
 use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 
-use crate::store::{self, Run, Store};
+use trawl_store::{self as store, Run, Store};
 
 /// Stores the chunks of a running capture, which starts this process
 #[derive(Debug, clap::Args)]

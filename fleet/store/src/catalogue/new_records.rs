@@ -7,9 +7,9 @@ use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Manifest, State};
 use trawl_sys::Result;
 
-use crate::store::object::remote::Store;
-use crate::store::runs::evidence::Evidence;
-use crate::store::runs::{Fate, Run, Runs};
+use crate::object::remote::Store;
+use crate::runs::evidence::Evidence;
+use crate::runs::{Fate, Run, Runs};
 
 /// The marks in a store.
 #[derive(Debug, Default)]

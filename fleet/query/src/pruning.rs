@@ -35,7 +35,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::store::{File, schema};
+use trawl_store::{File, schema};
 
 /// Number of files that are checked at once.
 const FILES: usize = 64;
@@ -357,7 +357,7 @@ mod tests {
     use url::Url;
 
     use super::*;
-    use crate::store::properties;
+    use trawl_store::properties;
 
     const FILES: usize = 3;
     const GROUPS: usize = 5;

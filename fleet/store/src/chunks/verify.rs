@@ -6,13 +6,13 @@ use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
-use crate::store::catalogue::Catalogue;
-use crate::store::catalogue::table::ROOT;
-use crate::store::object::hashed_name;
-use crate::store::object::remote::{Failure, Store};
-use crate::store::runs::Fate;
-use crate::store::runs::account::Account;
-use crate::store::runs::evidence::Evidence;
+use crate::catalogue::Catalogue;
+use crate::catalogue::table::ROOT;
+use crate::object::hashed_name;
+use crate::object::remote::{Failure, Store};
+use crate::runs::Fate;
+use crate::runs::account::Account;
+use crate::runs::evidence::Evidence;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
 

@@ -17,7 +17,7 @@ use trawl_spool::key::Object;
 use trawl_spool::manifest::{Manifest, Sealed, State};
 
 use super::on_hosts::{self, Hosts};
-use crate::store::object::remote::{Failure, Store};
+use crate::object::remote::{Failure, Store};
 
 /// Position of a packet, as in the index.
 #[derive(Clone, Debug, Deserialize)]

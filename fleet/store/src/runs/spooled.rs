@@ -21,7 +21,7 @@ use trawl_sys::{
     files::{beneath, create, run},
 };
 
-use crate::store::object::remote::canonical;
+use crate::object::remote::canonical;
 
 /// The directory of a run, locked against other processes that store its chunks.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use trawl_sys::{Error, Result, clock};
 
 use super::avro::{self, Record};
 use super::unpublished::Draft;
-use crate::store::index::schema::{COLUMNS, Kind};
-use crate::store::object::remote::{Failure, Store};
+use crate::index::schema::{COLUMNS, Kind};
+use crate::object::remote::{Failure, Store};
 
 /// Directory of the index.
 pub const ROOT: &str = "index";

@@ -208,7 +208,7 @@ mod tests {
             trawl_spool::key::Epoch { capture: "c".into(), host: "h".into(), boot: "b".into(), epoch: name.into() };
         let origin = trawl_spool::manifest::Origin { options: Vec::new(), trawl: String::new() };
         let manifest = sealed.manifest(epoch, 0, origin);
-        crate::store::index::file(&file, &manifest).expect("a whole chunk")
+        crate::index::file(&file, &manifest).expect("a whole chunk")
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use trawl_sys::Result;
 
-use crate::store::object::hashed_name;
-use crate::store::object::remote::Store;
+use crate::object::hashed_name;
+use crate::object::remote::Store;
 
 pub struct Draft<'a> {
     pub store: &'a Store,

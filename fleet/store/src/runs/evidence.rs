@@ -9,7 +9,7 @@ use trawl_sys::{Error, Result};
 
 use super::spooled;
 use super::{Fate, Runs};
-use crate::store::object::remote::Store;
+use crate::object::remote::Store;
 
 /// Records of a store, or of a part of it.
 #[derive(Debug, Default)]

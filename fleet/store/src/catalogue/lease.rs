@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result, clock, host};
 
 use super::table::ROOT;
-use crate::store::object::remote::{Failure, Store};
+use crate::object::remote::{Failure, Store};
 
 const TIME: Duration = Duration::from_secs(120);
 const WHAT: &str = "cannot change the catalogue";

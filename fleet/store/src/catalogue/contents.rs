@@ -6,10 +6,10 @@ use trawl_sys::Result;
 
 use super::Catalogue;
 use super::new_records::Marks;
-use crate::store::object::remote::Store;
-use crate::store::runs::Runs;
-use crate::store::runs::coverage::Scope;
-use crate::store::runs::evidence::add_spooled;
+use crate::object::remote::Store;
+use crate::runs::Runs;
+use crate::runs::coverage::Scope;
+use crate::runs::evidence::add_spooled;
 
 /// A file of the index, and the times of its rows.
 #[derive(Clone, Debug)]

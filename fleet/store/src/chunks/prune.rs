@@ -7,14 +7,14 @@ use bytes::Bytes;
 use serde::Serialize;
 use trawl_sys::{Error, Result, clock};
 
-use crate::store::catalogue::lease::Lease;
-use crate::store::catalogue::new_records::Marks;
-use crate::store::catalogue::unpublished::Draft;
-use crate::store::catalogue::update::rewrite_without;
-use crate::store::catalogue::{Catalogue, Change, date_of};
-use crate::store::object::remote::{Failure, Store};
-use crate::store::runs::evidence::Evidence;
-use crate::store::runs::{Fate, Packets};
+use crate::catalogue::lease::Lease;
+use crate::catalogue::new_records::Marks;
+use crate::catalogue::unpublished::Draft;
+use crate::catalogue::update::rewrite_without;
+use crate::catalogue::{Catalogue, Change, date_of};
+use crate::object::remote::{Failure, Store};
+use crate::runs::evidence::Evidence;
+use crate::runs::{Fate, Packets};
 use trawl_spool::key::{self, ChunkKey, HOUR_NS};
 use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
 

@@ -8,7 +8,7 @@ use trawl_spool::manifest::{self, Sealed, Unreadable};
 use trawl_sys::{Error, Result};
 
 use super::coverage::Scope;
-use crate::store::object::remote::Store;
+use crate::object::remote::Store;
 
 #[derive(Debug)]
 pub struct Incident {

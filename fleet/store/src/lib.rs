@@ -13,9 +13,7 @@ pub use chunks::fetch::{Absent, PacketLocation, Packets};
 pub use chunks::prune::{Limits, prune};
 pub use chunks::upload::{push, upload};
 pub use chunks::verify::{Finding, Problem, verify};
-#[cfg(test)]
-pub use index::schema::properties;
-pub use index::schema::schema;
+pub use index::schema::{properties, schema};
 pub use object::remote::Store;
 pub use runs::Runs;
 pub use runs::account::{Account, EpochAccount};

@@ -14,9 +14,9 @@ use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
 use trawl_spool::{key, spool};
 use trawl_sys::{Error, Result};
 
-use crate::store::index;
-use crate::store::object::remote::{Failure, Store, canonical};
-use crate::store::runs::spooled::Run;
+use crate::index;
+use crate::object::remote::{Failure, Store, canonical};
+use crate::runs::spooled::Run;
 
 /// Marks a record as one that the catalogue does not have yet.
 fn mark(store: &Store, record: &str) -> Result<(), String> {

@@ -12,7 +12,7 @@ use trawl_filter::expression::fold::{Operand, Step, Values, fold};
 use trawl_packet::net::ethertype;
 use trawl_sys::{Error, Result};
 
-use crate::store::Scope;
+use trawl_store::Scope;
 
 #[derive(Debug, Default)]
 pub struct Conditions(Vec<Expr>);

@@ -28,7 +28,7 @@ use super::footer::Checked;
 use super::limits::{self, WHAT};
 use super::pruning::{Packets, TAIL};
 use super::read_only::ReadOnly;
-use crate::store::{File, Store};
+use trawl_store::{File, Store};
 
 /// Number of files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;

@@ -16,11 +16,11 @@ use super::new_records::{Marks, New};
 use super::table::DataFile;
 use super::unpublished::Draft;
 use super::{Catalogue, Change, date_of, day_of, intact, put_file};
-use crate::store::index::merge::{self, LARGE, Merge, Merged};
-use crate::store::index::rows_of;
-use crate::store::object::remote::Store;
-use crate::store::runs::Runs;
-use crate::store::runs::evidence::{Evidence, newer};
+use crate::index::merge::{self, LARGE, Merge, Merged};
+use crate::index::rows_of;
+use crate::object::remote::Store;
+use crate::runs::Runs;
+use crate::runs::evidence::{Evidence, newer};
 
 /// Maximum number of files in memory at once.
 const AT_ONCE: usize = 8;

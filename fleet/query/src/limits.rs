@@ -17,7 +17,7 @@ use trawl_sys::events::{self, Signals};
 use trawl_sys::{Error, Result};
 
 /// The failed action in the errors of a query.
-pub(super) const WHAT: &str = "cannot answer the query";
+pub(crate) const WHAT: &str = "cannot answer the query";
 /// Memory limit of a command without --memory.
 const MEMORY: u64 = 1 << 30;
 /// Interval at which the memory is compared with its limit: a query allocates at most about 100 MB in this time.

@@ -130,7 +130,7 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::runs::Ended;
+    use crate::runs::Ended;
     use trawl_spool::key::Epoch;
 
     type At = (u64, Run);

@@ -13,7 +13,7 @@ use trawl_spool::key::Object;
 use trawl_spool::spool::{CHUNK, TARGET, chunk_name};
 use trawl_sys::files::beneath;
 
-use crate::store::object::remote::Failure;
+use crate::object::remote::Failure;
 
 /// Maximum number of bytes of an answer: a message of NATS has at most 1 MiB.
 pub const PIECE: u64 = 512 << 10;

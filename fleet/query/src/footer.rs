@@ -82,7 +82,7 @@ mod tests {
     use datafusion::object_store::memory::InMemory;
 
     use super::*;
-    use crate::query::read_only::ReadOnly;
+    use crate::read_only::ReadOnly;
 
     #[test]
     fn footers_of_impossible_lengths_are_errors() {
