@@ -452,9 +452,10 @@ impl Trial {
 
     /// Runs packets that are made of the recorded ones, if requested.
     fn fuzz(&mut self) -> Result<Option<Fuzzing>> {
-        let (Some(time), Some(samples)) = (self.plan.fuzz, self.samples.take()) else {
+        let Some(time) = self.plan.fuzz else {
             return Ok(None);
         };
+        let samples = self.samples.take().unwrap_or_default();
         if let Some(offset) = self.offsets.values().next().copied() {
             self.offsets.insert(fuzz::FILE, offset);
         }

@@ -91,6 +91,7 @@ mod tools;
 mod top;
 mod tracing;
 mod trial;
+mod trial_live;
 mod trigger;
 mod unchanged;
 mod why;

@@ -1,6 +1,7 @@
 //! Mutants: programs in which one instruction is another one. A test on recorded packets has to see most of them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use trawl_packet::build::{Arp, Icmp, Tcp, Template, flags};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -14,15 +15,20 @@ use trawl_trial::{FirstContents, Origin, Plan, Recorded, Subject, Trial};
 /// contents of its maps, each in a line: MAP:KEY=VALUE, in hexadecimal digits.
 const OBJECTS: &str = "TRAWL_OBJECTS";
 const CAPTURES: &str = "TRAWL_CAPTURES";
+/// The variable with the seconds of fuzzing for each mutant that the captures do not show.
+const FUZZ: &str = "TRAWL_FUZZ";
 
 pub(super) const XDP_FILTER: &str = "/usr/lib/x86_64-linux-gnu/bpf/xdpfilt_alw_all.o";
 const SECTION: &[u8] = b"xdp";
 const INSTRUCTION: usize = 8;
-/// Fewest mutants of xdp-filter that the packets of this test show, of every sixteenth, and captures of tcpdump's tests.
+/// Fewest mutants of xdp-filter that the packets of this test show, of every eighth, and captures of tcpdump's tests.
 const SEEN: usize = 3;
 const SEEN_BY_CAPTURES: usize = 50;
+/// The same after a minute of fuzzing.
+const SEEN_BY_FUZZING: usize = 80;
 /// The same of katran's.
 const KATRAN_SEEN_BY_CAPTURES: usize = 25;
+const KATRAN_SEEN_BY_FUZZING: usize = 55;
 
 pub(super) type Entries = Vec<(String, Vec<u8>, Vec<u8>)>;
 
@@ -217,13 +223,14 @@ fn captured(directory: &Path) -> Vec<Vec<u8>> {
 }
 
 /// Compares two objects on packets a microsecond apart; `None` if the kernel refuses the new one.
-fn compare(new: &Path, old: &Path, entries: &Entries, packets: &[Vec<u8>]) -> Option<Report> {
+fn compare(new: &Path, old: &Path, entries: &Entries, packets: &[Vec<u8>], fuzz: Option<Duration>) -> Option<Report> {
     let subject = |file: &Path| Subject::new(file.to_owned(), None);
     let mut trial = Trial::begin(Plan {
         program: subject(new),
         against: Some(subject(old)),
         files: vec![String::new()],
         first_contents: FirstContents::new(Origin::default(), entries.clone()),
+        fuzz,
         ..Plan::default()
     })
     .ok()?;
@@ -235,46 +242,86 @@ fn compare(new: &Path, old: &Path, entries: &Entries, packets: &[Vec<u8>]) -> Op
     Some(trial.finish().expect("a report"))
 }
 
-/// Returns the numbers of mutants that the packets show, by the outcome of a packet or the contents of maps alone, and
-/// of those that the kernel accepts.
-fn seen(
-    path: &Path,
-    (list, every): (&str, usize),
-    entries: &Entries,
-    packets: &[Vec<u8>],
-) -> Option<(usize, usize, usize)> {
+/// Numbers of mutants.
+#[derive(Debug, Default)]
+struct Seen {
+    /// All mutants that the kernel loads.
+    accepted: usize,
+    /// Mutants that differ in the outcome of a packet, in the contents of maps alone, or for a packet of fuzzing.
+    by_packets: usize,
+    by_maps: usize,
+    by_fuzzing: usize,
+}
+
+impl Seen {
+    fn total(&self) -> usize {
+        self.by_packets + self.by_maps + self.by_fuzzing
+    }
+}
+
+/// Returns the time to fuzz each mutant that the packets do not show.
+fn fuzzing() -> Option<Duration> {
+    let seconds = std::env::var(FUZZ).ok()?;
+    Some(Duration::from_secs(seconds.parse().unwrap_or_else(|e| panic!("{FUZZ}: {e}"))))
+}
+
+/// Compares mutants with their object; `None` if the list was made for another object.
+fn seen(path: &Path, (list, every): (&str, usize), entries: &Entries, packets: &[Vec<u8>]) -> Option<Seen> {
     let object = Object::read(path);
     let (digest, mutants) = mutants(list);
     if object.digest() != digest {
         skip(&format!("{} is not the one that the list of mutants was made for", path.display()));
         return None;
     }
-    let same = compare(path, path, entries, packets).expect("the kernel accepts the object");
+    let same = compare(path, path, entries, packets, None).expect("the kernel accepts the object");
     assert!(same.groups.is_empty() && same.maps.is_empty(), "{same:?}");
+    // Most mutants are seen soon.
+    let times: Vec<Duration> = fuzzing().into_iter().flat_map(|most| [most / 30, most]).collect();
     let directory = Directory::new();
     let file = directory.path().join("mutant.o");
-    let (mut by_packets, mut by_maps, mut accepted) = (0, 0, 0);
+    let mut seen = Seen::default();
     for mutant in mutants.iter().step_by(every) {
         std::fs::write(&file, object.mutant(mutant)).expect("a file for the test");
-        let Some(report) = compare(&file, path, entries, packets) else {
+        let Some(report) = compare(&file, path, entries, packets, None) else {
             continue;
         };
-        accepted += 1;
-        by_packets += usize::from(!report.groups.is_empty());
-        by_maps += usize::from(report.groups.is_empty() && !report.maps.is_empty());
+        seen.accepted += 1;
         let (groups, maps) = (report.groups.len(), report.maps.len());
         println!("instruction {}: {groups} groups, {maps} maps", mutant.instruction);
-        let examples = report.groups.iter().map(|group| &group.example);
-        let unconfirmed = examples.filter(|example| !example.packets.is_empty() && !example.is_confirmed).count();
-        let shown = report.groups.len().min(20);
-        assert!(unconfirmed <= report.groups.len() - shown, "instruction {}: {report:?}", mutant.instruction);
+        check_examples(&report, mutant);
+        if groups > 0 {
+            seen.by_packets += 1;
+        } else if maps > 0 {
+            seen.by_maps += 1;
+        } else if times.iter().any(|time| is_seen_by_fuzzing(&file, path, entries, packets, *time, mutant)) {
+            seen.by_fuzzing += 1;
+        }
     }
-    println!(
-        "{}: {by_packets} of {accepted} mutants are seen by packets, {by_maps} by maps; {} packets",
-        path.display(),
-        packets.len()
-    );
-    Some((by_packets, by_maps, accepted))
+    println!("{}: {seen:?} with {} packets", path.display(), packets.len());
+    Some(seen)
+}
+
+fn is_seen_by_fuzzing(
+    file: &Path,
+    path: &Path,
+    entries: &Entries,
+    packets: &[Vec<u8>],
+    time: Duration,
+    mutant: &Mutant,
+) -> bool {
+    let report = compare(file, path, entries, packets, Some(time)).expect("the kernel accepts the mutant");
+    check_examples(&report, mutant);
+    let runs = report.fuzzing.map(|fuzzing| fuzzing.runs);
+    println!("instruction {}: {} groups, fuzzed {time:?}, runs: {runs:?}", mutant.instruction, report.groups.len());
+    !report.groups.is_empty()
+}
+
+/// The packets of examples differ when they are run again alone.
+fn check_examples(report: &Report, mutant: &Mutant) {
+    let examples = report.groups.iter().map(|group| &group.example);
+    let unconfirmed = examples.filter(|example| !example.packets.is_empty() && !example.is_confirmed).count();
+    let shown = report.groups.len().min(20);
+    assert!(unconfirmed <= report.groups.len() - shown, "instruction {}: {report:?}", mutant.instruction);
 }
 
 #[test]
@@ -286,15 +333,16 @@ fn mutants_of_xdp_filter_are_seen() {
     if !path.exists() {
         return skip("the package xdp-tools is not installed");
     }
-    // Making examples smaller takes seconds for each mutant: every sixteenth has to do unless captures are given.
-    let (packets, every, least) = match std::env::var_os(CAPTURES) {
-        Some(directory) => (captured(Path::new(&directory)), 1, SEEN_BY_CAPTURES),
-        None => (whole_and_cut(), 16, SEEN),
+    // Making examples smaller takes time for each mutant: every eighth has to do unless captures are given.
+    let (packets, every, least) = match (std::env::var_os(CAPTURES), fuzzing()) {
+        (Some(directory), None) => (captured(Path::new(&directory)), 1, SEEN_BY_CAPTURES),
+        (Some(directory), Some(_)) => (captured(Path::new(&directory)), 1, SEEN_BY_FUZZING),
+        (None, _) => (whole_and_cut(), 8, SEEN),
     };
     let filters = if every == 1 { filters_of(&packets) } else { filters() };
     let list = include_str!("mutants/xdpfilt_alw_all.txt");
-    if let Some((by_packets, by_maps, accepted)) = seen(path, (list, every), &filters, &packets) {
-        assert!(by_packets + by_maps >= least, "{by_packets} and {by_maps} of {accepted}");
+    if let Some(seen) = seen(path, (list, every), &filters, &packets) {
+        assert!(seen.total() >= least, "{seen:?}");
     }
 }
 
@@ -310,8 +358,9 @@ fn mutants_of_katran_are_seen_by_captures() {
     let text = |extension| std::fs::read_to_string(path.with_extension(extension)).expect("a file beside the object");
     let entries = text("entries").lines().map(parsed).collect();
     let packets = captured(Path::new(&captures));
-    if let Some((by_packets, by_maps, accepted)) = seen(&path, (&text("mutants"), 1), &entries, &packets) {
-        assert!(by_packets + by_maps >= KATRAN_SEEN_BY_CAPTURES, "{by_packets} and {by_maps} of {accepted}");
+    let least = if fuzzing().is_some() { KATRAN_SEEN_BY_FUZZING } else { KATRAN_SEEN_BY_CAPTURES };
+    if let Some(seen) = seen(&path, (&text("mutants"), 1), &entries, &packets) {
+        assert!(seen.total() >= least, "{seen:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use trawl_packet::pcapng::write::{self, EnhancedPacket, SectionHeader};
 use trawl_packet::pcapng::{Interface, Verdict};
 use trawl_tests::lab::Directory;
 use trawl_tests::xdp::{fails, succeeds};
-use trawl_tests::{Capture, Lab, frames, programs, root_or_skip, trawl, witness};
+use trawl_tests::{frames, programs, root_or_skip, trawl, witness};
 
 /// The time of the first packet, at the beginning of a second.
 const BEGIN: u64 = 1_700_000_000_000_000_000;
@@ -14,37 +14,50 @@ const BEGIN: u64 = 1_700_000_000_000_000_000;
 type Recorded = (u64, Vec<u8>, Option<u64>);
 
 /// Files of a test.
-struct Files(Directory);
+pub(super) struct Files(Directory);
 
 impl Files {
-    fn open() -> Option<Self> {
+    pub fn open() -> Option<Self> {
         root_or_skip().then(|| Self(Directory::new()))
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
-    fn object(&self, name: &str) -> String {
+    pub fn object(&self, name: &str) -> String {
         let path = self.path(&format!("{name}.o"));
         std::fs::write(&path, programs::object(name)).expect("a file for the test");
         path
     }
 
-    fn recording(&self, packets: &[Recorded]) -> String {
+    pub fn recording(&self, packets: &[Recorded]) -> String {
+        self.recorded(packets.iter().map(|(time, bytes, verdict)| EnhancedPacket {
+            timestamp_ns: BEGIN + time,
+            captured: bytes,
+            original_len: bytes.len() as u32,
+            verdict: verdict.map(Verdict::Xdp),
+            ..EnhancedPacket::default()
+        }))
+    }
+
+    /// Records a packet that arrived by each of these queues.
+    fn recording_of_queues(&self, queues: &[u32]) -> String {
+        let bytes = frames::silent(64);
+        self.recorded(queues.iter().map(|queue| EnhancedPacket {
+            timestamp_ns: BEGIN,
+            captured: &bytes,
+            original_len: bytes.len() as u32,
+            queue: Some(*queue),
+            ..EnhancedPacket::default()
+        }))
+    }
+
+    fn recorded<'p>(&self, packets: impl Iterator<Item = EnhancedPacket<'p>>) -> String {
         let mut out = Vec::new();
         write::section_header(&mut out, &SectionHeader::default());
         write::interface_description(&mut out, &Interface { tsresol: 9, ..Interface::default() });
-        for (time, bytes, verdict) in packets {
-            let packet = EnhancedPacket {
-                timestamp_ns: BEGIN + time,
-                captured: bytes,
-                original_len: bytes.len() as u32,
-                verdict: verdict.map(Verdict::Xdp),
-                ..EnhancedPacket::default()
-            };
-            write::enhanced_packet(&mut out, &packet);
-        }
+        packets.for_each(|packet| write::enhanced_packet(&mut out, &packet));
         let path = self.path("recorded.pcapng");
         std::fs::write(&path, out).expect("a file for the test");
         path
@@ -53,7 +66,7 @@ impl Files {
 
 /// Runs a test, and returns its report and exit status.
 #[track_caller]
-fn report(arguments: &[&str]) -> (Value, i32) {
+pub(super) fn report(arguments: &[&str]) -> (Value, i32) {
     let output = trawl(&[&["xdp", "test", "--json"], arguments].concat());
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -61,7 +74,7 @@ fn report(arguments: &[&str]) -> (Value, i32) {
     (report, output.status.code().expect("an exit status"))
 }
 
-fn count(report: &Value, verdict: &str) -> u64 {
+pub(super) fn count(report: &Value, verdict: &str) -> u64 {
     let all = report["verdicts"].as_array().expect("a list");
     all.iter().find(|one| one["verdict"] == verdict).map_or(0, |one| one["packets"].as_u64().expect("a number"))
 }
@@ -428,62 +441,65 @@ fn packets_that_cannot_be_run_are_counted() {
     assert_eq!(report["files"][0]["left_out"][0]["packets"], 1, "{report}");
 }
 
-/// A program that ran on an interface, recorded at both ends, does in a trial what it did there.
+/// Fuzzing finds a difference that no recorded packet shows, and makes no difference of equal programs.
 #[test]
-fn recorded_verdicts_are_reproduced() {
-    let Some(lab) = Lab::open() else {
+fn fuzzing_finds_what_the_recording_lacks() {
+    let Some(files) = Files::open() else {
         return;
     };
-    let object = programs::object_file(&lab, "chosen");
-    let place = lab.receiver();
-    succeeds(&["xdp", "load", &place, &object, "--tappable"]);
-    let file = lab.file("recorded.pcapng");
-    let arguments = ["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-w", &file, "-c", "400"];
-    let capture = Capture::start(&lab, &arguments);
-    let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
-    lab.send(&actions, 200);
-    capture.wait().summary_of_success().assert_all_recorded(400);
-    succeeds(&["xdp", "unload", &place]);
-    crate::json::holds("xdp test", trawl(&["xdp", "test", "--json", &object, &file]).stdout.as_slice());
-    let (report, status) = report(&[&object, &file]);
-    assert_eq!((status, &report["packets"]), (0, &Value::from(200)), "{report}");
-    assert_eq!(report["recorded"]["reproduced"], 200, "{report}");
-    assert_eq!((count(&report, "DROP"), count(&report, "PASS")), (50, 50), "{report}");
+    let mut packets = assorted(100);
+    packets.retain(|(_, bytes, _)| bytes.get(20) != Some(&0x77));
+    let recording = files.recording(&packets);
+    let object = files.object("marking");
+    let saved = files.path("saved");
+    let arguments =
+        [&object[..], &recording, "--prog", "marks_other", "--against", &object, "--against-prog", "marks_one"];
+    let (recorded, status) = report(&arguments);
+    assert_eq!((status, &recorded["groups"]), (0, &Value::Array(vec![])), "{recorded}");
+    let (fuzzed, status) = report(&[&arguments[..], &["--fuzz", "3s", "--save", &saved]].concat());
+    assert_eq!((status, &fuzzed["groups"][0]["example"]["is_confirmed"]), (1, &Value::from(true)), "{fuzzed}");
+    assert!(fuzzed["fuzzing"]["new_blocks"].as_u64() > Some(0), "{fuzzed}");
+    let (again, status) = report(&[&arguments[..1], &[&only_file(&saved)], &arguments[2..]].concat());
+    assert_eq!((status, &again["packets"]), (1, &Value::from(1)), "{again}");
+    let same = [&object[..], &recording, "--prog", "marks_one", "--against", &object, "--fuzz", "2s"];
+    let (same, status) = report(&same);
+    assert_eq!((status, &same["fuzzing"]["differing"]), (0, &Value::from(0)), "{same}");
+    assert!(same["fuzzing"]["runs"].as_u64() > Some(1000), "{same}");
 }
 
-/// xdp-filter with filters does in a trial, with its maps copied, what it did on the interface.
 #[test]
-fn recorded_verdicts_of_xdp_filter_are_reproduced() {
-    let Some(lab) = Lab::open() else {
+fn slower_program_misses_its_limit() {
+    let Some(files) = Files::open() else {
         return;
     };
-    let object = crate::mutants::XDP_FILTER;
-    if !std::path::Path::new(object).exists() {
-        return trawl_tests::skip("the package xdp-tools is not installed");
-    }
-    let place = lab.receiver();
-    succeeds(&["xdp", "load", &place, object, "--tappable"]);
-    let program = u32::try_from(trawl_tests::xdp::only_program(&place)).expect("an identifier");
-    let running = trawl_program::running::Running::open(program).expect("the program").expect("it is loaded");
-    for (name, key, value) in crate::mutants::filters() {
-        let map = running.maps().iter().find(|(_, about)| about.name == name).expect("the map of the filter");
-        let table = trawl_bpf::table::Table::new(map.0.try_clone().expect("a descriptor")).expect("a map");
-        table.update_all(&key, &value).expect("a filter");
-    }
-    let file = lab.file("recorded.pcapng");
-    let packets = crate::mutants::packets();
-    let count = 5 * packets.len() as u64;
-    let ends = (2 * count).to_string();
-    let arguments = ["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-w", &file, "-c", &ends];
-    let capture = Capture::start(&lab, &arguments);
-    lab.send(&packets, count);
-    capture.wait().summary_of_success().assert_all_recorded(2 * count);
-    let (report, status) = report(&[object, &file, "--maps", &place]);
-    assert_eq!((status, &report["packets"]), (0, &Value::from(count)), "{report}");
-    assert_eq!(report["recorded"]["reproduced"], count, "{report}");
-    assert!(self::count(&report, "DROP") > 0 && self::count(&report, "PASS") > 0, "{report}");
-    // Without the filters, other packets pass.
-    let (without, status) = self::report(&[object, &file]);
-    assert_eq!(status, 1, "{without}");
-    succeeds(&["xdp", "unload", &place]);
+    let recording = files.recording(&assorted(100));
+    let (slow, other) = (files.object("slow"), files.object("marking"));
+    let against = ["--against", &other, "--against-prog", "to_first", "--timing", "--slower", "50%"];
+    let allowed = ["--allow", "pass>drop", "--allow", "redirect>drop", "--ignore", "maps:marks"];
+    let (slow, status) = report(&[&[&slow[..], &recording], &against[..], &allowed].concat());
+    let timing = &slow["timing"];
+    assert_eq!((status, slow["missed"].as_array().map(Vec::len)), (1, Some(1)), "{slow}");
+    // The program spins for 3 µs by the clock, which it reads itself when it is timed.
+    assert!(timing["ns"].as_f64() > Some(3000.0) && timing["against_ns"].as_f64() < Some(1500.0), "{timing}");
+    let same = [&other[..], &recording, "--prog", "to_first"];
+    let (same, status) = report(&[&same[..], &against[..5], &["--slower", "1000%"]].concat());
+    assert_eq!(status, 0, "{same}");
+}
+
+/// Packets arrive by the recorded queue, and by the interface that is named.
+#[test]
+fn programs_see_the_interface_and_the_recorded_queue() {
+    let Some(files) = Files::open() else {
+        return;
+    };
+    let recording = files.recording_of_queues(&[0, 1, 2, 3, 3, 7]);
+    let object = files.object("arriving");
+    let (alone, status) = report(&[&object, &recording]);
+    assert_eq!((status, count(&alone, "PASS")), (0, alone["packets"].as_u64().expect("a number")), "{alone}");
+    let (four, status) = report(&[&object, &recording, "--as", "other0:4"]);
+    assert_eq!((status, count(&four, "TX"), count(&four, "DROP")), (0, 2, 0), "{four}");
+    // The number of the interface is one that the kernel gave in a new namespace.
+    let (four, _) = report(&[&object, &recording, "--as", "other0:4", "--map", "wanted:00000000=02000000"]);
+    assert_eq!((count(&four, "TX"), count(&four, "DROP")), (0, count(&four, "DROP")), "{four}");
+    assert!(count(&four, "DROP") >= 5, "{four}");
 }

@@ -293,7 +293,12 @@ pub(super) fn before_replacing(
     } else {
         terminal::write_out(&terminal::wrapped(&text::text(&report)))?;
     }
-    let fix = "accept a difference with --allow 'pass>drop where udp port 53', or leave out --tested";
+    // A rule of --allow accepts packets; whatever else differs is accepted by not testing.
+    let fix = if report.maps.is_empty() && report.missed.is_empty() {
+        "accept a difference with --allow 'pass>drop where udp port 53', or leave out --tested"
+    } else {
+        "to replace it nevertheless, leave out --tested"
+    };
     Err(Error::failed(what, "the new program does not do the same").fix(fix))
 }
 
