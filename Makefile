@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet build-query all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Root's PATH may lack the directory where rustup puts cargo.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -21,15 +21,19 @@ build-bench: ## Build the helper for trawl bench, target/release/trawl-bench
 	@scripts/install build
 	cargo build --locked --release --bin trawl-bench
 
-build-fleet: ## Build the helper for trawl store, trawl fleet and capture --store, target/release/trawl-fleet; takes minutes
+build-fleet: ## Build the helper for trawl store, trawl fleet and capture --store, target/release/trawl-fleet
 	@scripts/install build
-	@scripts/build-fleet release
+	@scripts/build-fleet trawl-fleet
+
+build-query: ## Build the helper for SQL and trawl store trace, target/release/trawl-query; takes minutes
+	@scripts/install build
+	@scripts/build-fleet trawl-query
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
 	cargo build --locked --release --bin trawl
 
-all: build build-bench build-fleet build-dpdk ## Build trawl and its helpers
+all: build build-bench build-fleet build-query build-dpdk ## Build trawl and its helpers
 
 demo: ## Build trawl, and show its main job in a temporary lab
 	@scripts/demo
@@ -137,7 +141,7 @@ RUN ?=
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
-	for helper in trawl-bench trawl-dpdk trawl-fleet; do [ ! -x $(HELPERS)/$$helper ] || \
+	for helper in trawl-bench trawl-dpdk trawl-fleet trawl-query; do [ ! -x $(HELPERS)/$$helper ] || \
 	    install -D -m 755 $(HELPERS)/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	install -m 755 packaging/kubernetes/kubectl-trawl $(ROOT)/bin/kubectl-trawl
 	for page in docs/man/*.1 packaging/kubernetes/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
@@ -160,7 +164,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove the files that `make install` installed
-	rm -f $(ROOT)/bin/trawl $(ROOT)/bin/kubectl-trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-fleet $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/bin/kubectl-trawl $(ROOT)/libexec/trawl/trawl-{bench,dpdk,fleet,query} $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1 packaging/kubernetes/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
@@ -176,7 +180,7 @@ dist: ## Build the files of a release in out/dist, check them, and compare them 
 	@scripts/install build dist vm
 	@scripts/dist
 
-deb: build build-bench build-fleet ## Build a Debian package in out/
+deb: build build-bench build-fleet build-query ## Build a Debian package in out/
 	@scripts/deb
 
 clean: ## Remove build results and recordings

@@ -4,6 +4,7 @@
 mod agent;
 mod bus;
 mod cli;
+mod query;
 
 use std::io;
 use std::path::PathBuf;

@@ -95,6 +95,11 @@ pub fn helper_or_skip(program: &str, build: &str) -> bool {
     is_built
 }
 
+/// Returns whether the programs for stores and agents are built; reports that the test is skipped if one is not.
+pub fn fleet_or_skip() -> bool {
+    helper_or_skip("trawl-fleet", "make build-fleet") && helper_or_skip("trawl-query", "make build-query")
+}
+
 /// Returns whether the programs that the test needs are installed; reports that it is skipped if one is missing.
 pub fn tools_or_skip(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -23,8 +23,11 @@ const BENCH: Helper = Helper { program: "trawl-bench", build: "make build-bench"
 /// Stores of captures and their index, agents, and the bus; also the process that stores a capture's chunks.
 pub const FLEET: Helper = Helper { program: "trawl-fleet", build: "make build-fleet" };
 
+/// Answers questions in SQL, which trawl-fleet asks it.
+const QUERY: Helper = Helper { program: "trawl-query", build: "make build-query" };
+
 /// The helpers that `trawl --version` and `trawl doctor` list.
-pub const ALL: &[&Helper] = &[&BENCH, &FLEET];
+pub const ALL: &[&Helper] = &[&BENCH, &FLEET, &QUERY];
 
 /// A command that a helper carries out.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! The query engine: DataFusion over the index files of a store's catalogue, and of newer chunks.
 
-use std::io;
 use std::sync::Arc;
 
 use arrow::csv::WriterBuilder;
@@ -14,21 +13,19 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::object_store::ObjectStore;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, col};
 use futures_util::StreamExt;
-use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
+use trawl_store::Store;
+use trawl_store::search::limits::WHAT;
+use trawl_store::search::question::{Form, Question};
+use trawl_store::search::{Readers, TAIL};
 use trawl_sys::{Error, Result};
 use url::Url;
 
-use super::cache::Cached;
-use super::condition::Conditions;
-use super::footer::Checked;
-use super::limits::{self, WHAT};
-use super::pruning::{Packets, TAIL};
-use super::read_only::ReadOnly;
-use trawl_store::{File, Store};
+use crate::condition::expression;
+use crate::limits;
+use crate::pruning::Packets;
 
 /// Number of files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
@@ -45,23 +42,13 @@ const FLOWS: &str = "\
     FROM packets WHERE flow IS NOT NULL \
     GROUP BY capture, host, interface, hook, flow, protocol ORDER BY first";
 
-/// A query, and the form of its answer.
-#[derive(Clone, Copy, Debug)]
-pub enum Query<'a> {
-    /// The rows that this SQL selects.
-    Rows(&'a str),
-    /// The places in chunks of the packets that this SQL selects, in the order of their times.
-    Locations(&'a str),
-}
-
 /// Columns that locate a packet.
 const LOCATION: [&str; 4] = ["chunk", "frame", "offset", "time_ns"];
 
-/// Returns a context with the tables of the index: the rows of these files that meet the conditions.
+/// Returns a context with the tables of the index: the rows of the question's files that meet its condition.
 async fn tables(
     store: &Store,
-    files: Vec<File>,
-    conditions: &Conditions,
+    question: &Question,
     environment: Arc<RuntimeEnv>,
 ) -> std::result::Result<SessionContext, DataFusionError> {
     let mut config = SessionConfig::new()
@@ -69,19 +56,17 @@ async fn tables(
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
         .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
         .set_bool("datafusion.execution.collect_statistics", false);
-    let objects: Arc<dyn ObjectStore> = Arc::new(ReadOnly(Checked(store.objects())));
-    let mut footers = Arc::clone(&objects);
-    if !store.url().starts_with("file:") {
+    let Readers { objects, footers, is_remote } = Readers::of(store);
+    if is_remote {
         config = config.with_target_partitions(REMOTE_FILES);
-        footers = Cached::around(footers, store.identity());
     }
     let context = SessionContext::new_with_config_rt(config, environment);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, objects);
     let mut packets: Arc<dyn TableProvider> =
-        Arc::new(Packets { root: ObjectStoreUrl::parse(root.as_str())?, files, footers });
-    if let Some(condition) = conditions.joined() {
-        packets = context.read_table(packets)?.filter(condition)?.into_view();
+        Arc::new(Packets { root: ObjectStoreUrl::parse(root.as_str())?, files: question.files.clone(), footers });
+    if let Some(condition) = &question.condition {
+        packets = context.read_table(packets)?.filter(expression(condition))?.into_view();
     }
     context.register_table("packets", packets)?;
     let flows = context.sql(FLOWS).await?.into_view();
@@ -90,8 +75,7 @@ async fn tables(
 }
 
 /// Plans a query; fails if it is invalid.
-async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
-    let (Query::Rows(sql) | Query::Locations(sql)) = query;
+async fn plan(context: &SessionContext, Question { sql, form, .. }: &Question) -> Result<DataFrame> {
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
     let statement = state.sql_to_statement(sql, &dialect).map_err(query_error)?;
@@ -110,9 +94,9 @@ async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
     let only_queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_queries.verify_plan(&plan).map_err(query_error)?;
     let rows = context.execute_logical_plan(plan).await.map_err(query_error)?;
-    match query {
-        Query::Rows(_) => Ok(rows),
-        Query::Locations(_) => {
+    match form {
+        Form::Table | Form::Csv | Form::Json | Form::Lines => Ok(rows),
+        Form::Locations => {
             let located = rows.select_columns(&LOCATION).map_err(|error| {
                 if is_field_missing(&error) {
                     query_error(error).fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does")
@@ -156,17 +140,16 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Starts a query of the packets that meet the conditions. Returns once the first row has been found, or the query
-    /// has failed.
-    pub fn to(url: &str, files: Vec<File>, conditions: &Conditions, query: Query<'_>) -> Result<Self> {
+    /// Starts a query. Returns once the first row has been found, or the query has failed.
+    pub fn to(question: &Question) -> Result<Self> {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
-        let store = Store::open(url, false)?;
+        let store = Store::open(&question.store, false)?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
-        let (environment, spill) = limits::environment().map_err(query_error)?;
+        let (environment, spill) = limits::environment(question.memory).map_err(query_error)?;
         let started = runtime.block_on(async {
-            let context = tables(&store, files, conditions, environment).await.map_err(query_error)?;
-            let mut rows = plan(&context, query).await?.execute_stream().await.map_err(query_error)?;
+            let context = tables(&store, question, environment).await.map_err(query_error)?;
+            let mut rows = plan(&context, question).await?.execute_stream().await.map_err(query_error)?;
             let first = rows.next().await.transpose().map_err(query_error)?;
             Ok::<_, Error>((rows, first))
         });
@@ -184,6 +167,16 @@ impl Answer {
         }
     }
 
+    /// Writes the answer, part by part.
+    pub fn write(self, form: Form, write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+        match form {
+            Form::Table => self.table(write),
+            Form::Csv => self.csv(write),
+            Form::Json => self.json(write),
+            Form::Lines | Form::Locations => self.lines(write),
+        }
+    }
+
     /// Returns all rows and an empty one, for the names of the columns.
     fn batches(mut self) -> Result<Vec<RecordBatch>> {
         let mut batches = vec![RecordBatch::new_empty(self.rows.schema())];
@@ -193,24 +186,21 @@ impl Answer {
         Ok(batches)
     }
 
-    /// Returns the rows as a table for people.
-    pub fn table(self) -> Result<String> {
+    fn table(self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
         let table = pretty_format_batches(&self.batches()?).map_err(write_error)?;
-        Ok(format!("{table}\n"))
+        write(format!("{table}\n").into_bytes())
     }
 
-    /// Returns the rows as a JSON array.
-    pub fn json(self) -> Result<Vec<u8>> {
+    fn json(self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
         let mut json = ArrayWriter::new(Vec::new());
         let batches = self.batches()?;
         let batches: Vec<&RecordBatch> = batches.iter().collect();
         json.write_batches(&batches).map_err(write_error)?;
         json.finish().map_err(write_error)?;
-        Ok(json.into_inner())
+        write(json.into_inner())
     }
 
-    /// Writes the rows as CSV as they are found; `write` returns false once the reader is gone.
-    pub fn csv(mut self, mut write: impl FnMut(&str) -> Result<bool>) -> Result<()> {
+    fn csv(mut self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
         let mut batch = Some(RecordBatch::new_empty(self.rows.schema()));
         let mut is_first = true;
         while let Some(rows) = batch {
@@ -218,43 +208,19 @@ impl Answer {
             let mut csv = WriterBuilder::new().with_header(is_first).build(&mut text);
             csv.write(&rows).map_err(write_error)?;
             drop(csv);
-            if !write(&String::from_utf8_lossy(&text))? {
-                break;
-            }
+            write(text)?;
             is_first = false;
             batch = self.next()?;
         }
         Ok(())
     }
 
-    /// Returns each row as a value, followed by the error if the query fails.
-    pub fn rows<T: DeserializeOwned>(mut self) -> impl Iterator<Item = io::Result<T>> {
-        let mut found = Vec::new().into_iter();
-        let mut is_over = false;
-        std::iter::from_fn(move || {
-            while !is_over {
-                if let Some(row) = found.next() {
-                    return Some(row);
-                }
-                let batch = self.next().map_err(|e| io::Error::other(e.to_string()));
-                match batch.and_then(|batch| batch.as_ref().map(values).transpose()) {
-                    Ok(Some(values)) => found = values.into_iter(),
-                    Ok(None) => is_over = true,
-                    Err(error) => {
-                        is_over = true;
-                        return Some(Err(error));
-                    }
-                }
-            }
-            None
-        })
+    fn lines(mut self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+        while let Some(rows) = self.next()? {
+            let mut json = LineDelimitedWriter::new(Vec::new());
+            json.write(&rows).map_err(write_error)?;
+            write(json.into_inner())?;
+        }
+        Ok(())
     }
-}
-
-fn values<T: DeserializeOwned>(batch: &RecordBatch) -> io::Result<Vec<io::Result<T>>> {
-    let mut json = LineDelimitedWriter::new(Vec::new());
-    json.write(batch).map_err(io::Error::other)?;
-    let lines = json.into_inner();
-    let values = serde_json::Deserializer::from_slice(&lines).into_iter();
-    Ok(values.map(|value| value.map_err(io::Error::from)).collect())
 }

@@ -35,14 +35,13 @@ use datafusion::physical_plan::empty::EmptyExec;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use trawl_store::search::TAIL;
 use trawl_store::{File, schema};
 
 /// Number of files that are checked at once.
 const FILES: usize = 64;
 /// Memory for all Bloom filters, in KiB.
 const ROOM: u32 = 128 << 10;
-/// Length of a file's end that is read for its footer.
-pub const TAIL: usize = 128 << 10;
 
 /// The table of the index.
 #[derive(Debug)]

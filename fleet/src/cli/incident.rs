@@ -8,7 +8,10 @@ use trawl_front::{json, terminal};
 use trawl_sys::{Result, clock};
 use trawl_view::text;
 
-use trawl_query::{Answer, Conditions, Query};
+use super::query::StoreArgs;
+use crate::query::Answer;
+use trawl_store::search::condition::Conditions;
+use trawl_store::search::question::Form;
 use trawl_store::{File, Incident, Part};
 
 /// A host's packets of the window, as the index has them.
@@ -83,7 +86,7 @@ fn describe_missing(part: &Part) -> String {
 pub fn show(
     id: &str,
     incident: &Incident,
-    url: &str,
+    store: &StoreArgs,
     files: Vec<File>,
     conditions: &Conditions,
     as_json: bool,
@@ -92,8 +95,8 @@ pub fn show(
          count(*) FILTER (WHERE retransmission) AS retransmissions, min(time_ns) AS first, max(time_ns) AS last, \
          min(time_ns) FILTER (WHERE reason IS NOT NULL) AS first_drop, min(time_ns) FILTER (WHERE reset) AS first_reset \
          FROM packets GROUP BY host";
-    let seen =
-        Answer::to(url, files, conditions, Query::Rows(sql))?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
+    let answer = Answer::to(&store.question(files, conditions, sql, Form::Lines))?;
+    let seen = answer.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
     let seen = seen.map_err(|e| trawl_sys::Error::failed("cannot read the answer", e))?;
     let parts = incident.parts();
     let none = Seen::default();

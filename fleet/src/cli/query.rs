@@ -18,8 +18,12 @@ use trawl_view::text;
 
 use super::hosts::HostsArgs;
 use super::incident;
-use trawl_query::{Answer, Conditions, Query, limits};
-use trawl_store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
+use crate::query::Answer;
+use trawl_store::search::condition::Conditions;
+use trawl_store::search::limits::{self, Ending};
+use trawl_store::search::locations::Locations;
+use trawl_store::search::question::{Form, Question};
+use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -98,9 +102,32 @@ impl StoreArgs {
         })
     }
 
+    fn memory(&self) -> u64 {
+        self.memory.unwrap_or(limits::MEMORY)
+    }
+
     /// Limits the memory of this command, and lets signals end it.
     pub fn limit(&self) -> Result<()> {
-        limits::watch(self.memory)
+        let memory = self.memory();
+        limits::watch(memory, move |ending| match ending {
+            Ending::Signal(status) => status,
+            Ending::Memory => {
+                let _ = trawl_front::end(Err(limits::exceeded(memory)));
+                1
+            }
+        })
+    }
+
+    /// Returns a question about the rows of these files that meet the conditions.
+    pub fn question(&self, files: Vec<File>, conditions: &Conditions, sql: &str, form: Form) -> Question {
+        Question {
+            store: self.url(),
+            files,
+            condition: conditions.joined(),
+            sql: sql.to_owned(),
+            form,
+            memory: self.memory(),
+        }
     }
 
     pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {
@@ -194,7 +221,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                     .fix("write SQL, or use --filter, --flows or --incident"));
             };
             let (_, contents) = args.store.open(&subject.scope)?;
-            incident::show(id, incident, &args.store.url(), contents.files, &subject.conditions, args.json)?;
+            incident::show(id, incident, &args.store, contents.files, &subject.conditions, args.json)?;
             Ok(ExitCode::SUCCESS)
         }
         (None, _) if args.csv => {
@@ -207,18 +234,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Result<()> {
     let (_, contents) = args.store.open(scope)?;
     let covered = coverage(&contents.runs, scope);
-    let answer = Answer::to(&args.store.url(), contents.files, conditions, Query::Rows(sql))?;
+    let form = match args {
+        Args { json: true, .. } => Form::Json,
+        Args { csv: true, .. } => Form::Csv,
+        _ => Form::Table,
+    };
+    let answer = Answer::to(&args.store.question(contents.files, conditions, sql, form))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
-        return if args.csv {
-            answer.csv(terminal::write_to_reader)
-        } else {
-            terminal::write_control(&answer.table()?)
-        };
+        return answer.write(terminal::write_to_reader);
     }
-    let rows = answer.json()?;
+    let rows = answer.text()?;
     let rows: &RawValue =
-        serde_json::from_slice(&rows).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
+        serde_json::from_str(&rows).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
     #[derive(Serialize)]
     struct Document<'a> {
         coverage: &'a [Coverage],
@@ -232,13 +260,17 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let (store, contents) = args.store.open(&scope)?;
     conditions.narrow(filter.unwrap_or_default());
     let covered = coverage(&contents.runs, &scope);
-    let url = args.store.url();
-    let answer =
-        Answer::to(&url, contents.files, &conditions, Query::Locations(sql.unwrap_or("SELECT * FROM packets")))?;
-    say_coverage(&covered, &url);
+    let locations: Box<dyn Iterator<Item = io::Result<PacketLocation>>> = match sql {
+        Some(sql) => {
+            let question = args.store.question(contents.files, &conditions, sql, Form::Locations);
+            Box::new(Answer::to(&question)?.rows())
+        }
+        None => Box::new(Locations::find(&args.store.url(), contents.files, conditions.joined())?),
+    };
+    say_coverage(&covered, &args.store.url());
     incident.iter().for_each(incident::say_missing);
     let hosts = args.hosts.open()?;
-    let packets = Packets::new(store, hosts, answer.rows::<PacketLocation>());
+    let packets = Packets::new(store, hosts, locations);
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
     // Only the bytes of a packet, which are elsewhere, show whether a filter matches it.

@@ -13,7 +13,8 @@ use trawl_spool::key::Object;
 use trawl_sys::{Error, Result, units};
 
 use super::query::{PartArgs, StoreArgs, say_coverage};
-use trawl_query::{Answer, Query};
+use crate::query::Answer;
+use trawl_store::search::question::Form;
 use trawl_store::{Coverage, Runs, coverage};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
@@ -196,10 +197,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         "SELECT hash, src, dst, sport, dport, protocol, time_ns AS ns, host, interface, chunk \
          FROM packets WHERE src IS NOT NULL AND ({condition}) ORDER BY hash, src, dst, sport, dport, protocol, ns"
     );
-    let url = args.store.url();
     let covered = coverage(&contents.runs, &scope);
-    let answer = Answer::to(&url, contents.files, &conditions, Query::Rows(&query))?;
-    say_coverage(&covered, &url);
+    let answer = Answer::to(&args.store.question(contents.files, &conditions, &query, Form::Lines))?;
+    say_coverage(&covered, &args.store.url());
     let mut trace = Tracing {
         bounds: bounds(&contents.runs),
         window: args.window,

@@ -6,6 +6,7 @@ pub mod chunks;
 mod index;
 mod object;
 mod runs;
+pub mod search;
 
 pub use catalogue::contents::{Contents, File};
 pub use catalogue::update::index;

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use trawl_tests::generator::generate;
 use trawl_tests::witness::nothing_attached;
-use trawl_tests::{Lab, Running, args, frames, helper_or_skip, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, fleet_or_skip, frames, tools_or_skip, trawl, wait_until};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -207,7 +207,7 @@ fn documented_accounts() -> String {
 
 impl Nats {
     fn is_there() -> bool {
-        helper_or_skip("trawl-fleet", "make build-fleet") && tools_or_skip(&["nats-server", "openssl"])
+        fleet_or_skip() && tools_or_skip(&["nats-server", "openssl"])
     }
 
     /// Starts a server without TLS, whose users log in with credentials.

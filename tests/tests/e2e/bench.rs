@@ -231,9 +231,8 @@ fn store_is_measured() {
     let left = std::fs::read_dir(&directory.0).expect("a directory").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["out"]);
-    let query = trawl_tests::binary::path().with_file_name("trawl-fleet");
-    if !query.exists() {
-        return trawl_tests::skip("trawl-fleet is not built: make build-fleet");
+    if !trawl_tests::fleet_or_skip() {
+        return;
     }
     let search = report["experiments"][2]["runs"].as_array().expect("runs");
     assert_eq!(search.len(), 3, "{search:?}");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use trawl_tests::{args, helper_or_skip, root_or_skip, skip, trawl, wait_until};
+use trawl_tests::{args, fleet_or_skip, root_or_skip, skip, trawl, wait_until};
 
 use crate::bench::{Directory, results};
 
@@ -310,7 +310,7 @@ fn hosts_stop_when_the_requesting_host_is_gone() {
 /// Hosts may have different interfaces, and a later capture finds the copied trawl.
 #[test]
 fn hosts_have_interfaces_of_their_own() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let directory = Directory::new("on-own");

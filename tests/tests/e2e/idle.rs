@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trawl_sys::process::{cpu_seconds, wake_ups};
 use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, wait_until};
+use trawl_tests::{Capture, Lab, Running, args, fleet_or_skip, frames, wait_until};
 
 use crate::agent::{agent, children, phases, report, state};
 use crate::readers::{address, wait_connected};
@@ -74,7 +74,7 @@ fn capture_with_readers_rests() {
 
 #[test]
 fn agent_with_a_capture_rests() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

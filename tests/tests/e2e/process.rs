@@ -23,7 +23,7 @@ use trawl_tests::lab::Mounted;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, Running, amount, args, binary, helper_or_skip, skip, trawl};
+use trawl_tests::{Capture, Lab, Running, amount, args, binary, fleet_or_skip, skip, trawl};
 
 const PORT: u16 = 7777;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/process.py");
@@ -650,7 +650,7 @@ fn datagrams(lab: &Lab, port: u16, count: usize) -> u32 {
 #[test]
 fn stored_packets_keep_their_processes() {
     const COUNT: usize = 50;
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

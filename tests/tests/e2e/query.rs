@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
-use trawl_tests::{Capture, Lab, args, binary, helper_or_skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, binary, fleet_or_skip, trawl, wait_until};
 
 /// A store with the records of two hosts of the same packets. One host captures at the driver, and the other after it.
 struct Stored {
@@ -23,7 +23,7 @@ impl Stored {
     }
 
     fn of(frames: &[Vec<u8>], count: u64) -> Option<Self> {
-        if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        if !fleet_or_skip() {
             return None;
         }
         let lab = Lab::open()?;
@@ -132,7 +132,7 @@ fn wrong_query_is_explained() {
 
 #[test]
 fn query_is_limited_in_memory_and_ends_at_a_signal() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
@@ -165,7 +165,7 @@ fn query_is_limited_in_memory_and_ends_at_a_signal() {
 
 #[test]
 fn errors_name_the_tables_and_the_option_of_the_store() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
@@ -183,6 +183,30 @@ fn errors_name_the_tables_and_the_option_of_the_store() {
     let nowhere = nowhere.output().expect("it starts");
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
     assert!(said(&nowhere).contains("--store URL"), "{}", said(&nowhere));
+}
+
+#[test]
+fn filters_need_no_engine_and_sql_names_its_build() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    let directory = stored.lab.file("bin");
+    fs::create_dir(&directory).expect("a directory");
+    for program in ["trawl", "trawl-fleet"] {
+        binary::copy(binary::path().with_file_name(program), format!("{directory}/{program}"));
+    }
+    let query = |arguments: &[&str]| {
+        let mut command = Command::new(format!("{directory}/trawl"));
+        command.args(args!("store query --store {} --spool /nonexistent", stored.url));
+        command.args(arguments).output().expect("it starts")
+    };
+    let found = query(&["--filter", "udp", "--host", "alpha", "--json"]);
+    assert!(found.status.success(), "{found:?}");
+    assert_eq!(String::from_utf8_lossy(&found.stdout).lines().count(), 200);
+    let first = query(&["--filter", "udp", "-c", "1", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&first.stdout).lines().count(), 1, "{first:?}");
+    let sql = query(&["SELECT 1"]);
+    assert_eq!(sql.status.code(), Some(1), "{sql:?}");
+    assert!(said(&sql).contains("make build-query"), "{}", said(&sql));
 }
 
 /// Root runs neither a program of another user next to a copy of trawl, nor one below a directory that others may move.
@@ -355,7 +379,7 @@ fn equal_packets_are_ambiguous() {
 /// Earlier names of commands still run the commands in groups.
 #[test]
 fn old_names_run_the_commands_in_groups() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     for (old, new) in [

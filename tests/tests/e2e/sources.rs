@@ -8,7 +8,7 @@ use trawl_packet::pcapng::block::ISB_USRDELIV;
 use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, packets_in, run, tshark};
-use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, trawl};
+use trawl_tests::{Capture, Lab, Running, args, fleet_or_skip, frames, trawl};
 
 /// Connects as a reader to the address that trawl reports. Returns a thread that counts the received packets.
 fn reader(lab: &Lab, said: &str) -> std::thread::JoinHandle<u64> {
@@ -95,7 +95,7 @@ fn outputs_have_all(lab: &Lab, outputs: &Outputs, command: Vec<&'static str>, al
 
 #[test]
 fn every_output_has_the_packets_of_a_store() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
@@ -189,7 +189,7 @@ fn packets_are_anonymized_alike_at_interfaces_and_in_files() {
 #[test]
 fn further_sightings_are_left_out_of_every_source() {
     let Some(lab) = Lab::open() else { return };
-    let is_stored = helper_or_skip("trawl-fleet", "make build-fleet");
+    let is_stored = fleet_or_skip();
     let [live, plain, hosts, read] =
         ["live.pcapng", "plain.pcapng", "hosts.pcapng", "read.pcapng"].map(|name| lab.file(name));
     let [pcap, editcap, key] = ["plain.pcap", "editcap.pcap", "key"].map(|name| lab.file(name));

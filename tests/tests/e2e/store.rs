@@ -7,7 +7,7 @@ use std::process::Output;
 use serde_json::Value;
 use trawl_spool::manifest::{Manifest, Sealed};
 use trawl_tests::witness::{nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, trawl_in, wait_until};
+use trawl_tests::{Capture, Lab, args, fleet_or_skip, frames, trawl, trawl_in, wait_until};
 
 mod azure;
 mod clocks;
@@ -21,7 +21,7 @@ mod versions;
 
 /// Opens a lab, if the program that stores chunks is built.
 fn lab() -> Option<Lab> {
-    helper_or_skip("trawl-fleet", "make build-fleet").then(Lab::open).flatten()
+    fleet_or_skip().then(Lab::open).flatten()
 }
 
 fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use trawl_sys::Result;
 
 use super::Catalogue;
@@ -12,7 +13,7 @@ use crate::runs::coverage::Scope;
 use crate::runs::evidence::add_spooled;
 
 /// A file of the index, and the times of its rows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct File {
     pub key: String,
     pub bytes: u64,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::generator::generate;
 use trawl_tests::witness::tshark;
-use trawl_tests::{Lab, Running, args, frames, helper_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, fleet_or_skip, frames, trawl, wait_until};
 
 use super::{Nats, phases, recorded, report};
 
@@ -250,7 +250,7 @@ fn events_of(lab: &Lab, captures: &[(&str, &str)], send: impl FnOnce() -> &'stat
 
 #[test]
 fn verdict_of_a_program_is_an_event() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
@@ -264,7 +264,7 @@ fn verdict_of_a_program_is_an_event() {
 
 #[test]
 fn reason_of_a_drop_is_an_event() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

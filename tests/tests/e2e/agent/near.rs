@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trawl_tests::witness::tshark;
-use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, fleet_or_skip, frames, trawl, wait_until};
 
 use super::incident::{account, start, totals};
 use super::{Nats, recorded};
@@ -99,7 +99,7 @@ fn packets_are_fetched_from_their_hosts() {
 
 #[test]
 fn newest_packets_stay_across_runs() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, Running, args, binary, frames, helper_or_skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, Running, args, binary, fleet_or_skip, frames, trawl, wait_until};
 
 use super::{Runtime, comments, named, write_pods};
 
@@ -146,7 +146,7 @@ fn pod_on_the_host_is_found_from_another_cgroup_namespace() {
 /// The agent waits for pods, within the policy; the store has their names and labels.
 #[test]
 fn agent_stores_the_packets_of_chosen_pods() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

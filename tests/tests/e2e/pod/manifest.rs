@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use trawl_tests::lab::Directory;
-use trawl_tests::{Running, args, helper_or_skip, s3, skip};
+use trawl_tests::{Running, args, fleet_or_skip, s3, skip};
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/trawl.yaml");
 
@@ -87,7 +87,7 @@ fn manifest_fits_the_agent() {
         skip("Python's yaml is not installed: pip install kubernetes-validate");
         return;
     }
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let documents: Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use trawl_sys::netns::run_in;
 use trawl_tests::lab::{Files, LineLab, place};
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, args, helper_or_skip, trawl};
+use trawl_tests::{Capture, args, fleet_or_skip, trawl};
 
 use super::{Places, files_below, good};
 use crate::follow::labs;
@@ -94,7 +94,7 @@ fn rows(places: &Places) -> Vec<Value> {
 
 #[test]
 fn rows_have_both_sides_of_a_translation() {
-    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+    if !fleet_or_skip() {
         return;
     }
     let Some(lab) = labs::lab("nat") else { return };

@@ -11,11 +11,9 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::object_store::path::Path as Key;
-use datafusion::object_store::{
-    Attributes, GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result,
-};
 use futures_util::{StreamExt, stream};
+use object_store::path::Path as Key;
+use object_store::{Attributes, GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result};
 use trawl_spool::manifest::sha256;
 use trawl_sys::files::{create, run};
 

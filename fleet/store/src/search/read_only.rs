@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::object_store::path::Path as Key;
-use datafusion::object_store::{
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::path::Path as Key;
+use object_store::{
     CopyOptions, Error, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
     ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, coalesce_ranges,
 };
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
 
 /// The calls of a store that read objects.
 #[async_trait]

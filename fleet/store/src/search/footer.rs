@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::object_store::path::Path as Key;
-use datafusion::object_store::{Error, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, Result};
 use futures_util::{StreamExt, stream};
+use object_store::path::Path as Key;
+use object_store::{Error, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, Result};
 
 use super::read_only::Reader;
 
@@ -78,11 +78,11 @@ impl Reader for Checked {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::object_store::ObjectStoreExt;
-    use datafusion::object_store::memory::InMemory;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
 
     use super::*;
-    use crate::read_only::ReadOnly;
+    use crate::search::read_only::ReadOnly;
 
     #[test]
     fn footers_of_impossible_lengths_are_errors() {
