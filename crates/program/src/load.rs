@@ -195,6 +195,11 @@ impl Source {
         self.object.set_entries(map, entries)
     }
 
+    /// Lets a map's memory be mapped, if it is an array with one value for all CPUs.
+    pub fn make_mappable(&mut self, map: &str) -> Result<()> {
+        self.object.make_mappable(map)
+    }
+
     /// Sets the initial value of a global variable or constant.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
         self.is_configured = true;

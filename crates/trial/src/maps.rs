@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_bpf::map;
 use trawl_bpf::table::{ANY, Table};
+use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
 use crate::report::MapDifference;
@@ -54,8 +55,10 @@ pub(crate) struct TrialMap {
     table: Table,
     /// The contents at the beginning of each run; `None` until they are noted.
     first: Option<Contents>,
-    /// True if the contents are never read.
-    is_too_large: bool,
+    /// True for an array that is compared, and never held as a whole.
+    is_large: bool,
+    /// Its memory, unless the kernel does not map it: for such an array, reading all values takes seconds.
+    memory: Option<Mapping>,
 }
 
 /// The maps of a program whose contents can be read and written.
@@ -68,9 +71,16 @@ pub(crate) struct Maps {
     pub opaque: Vec<String>,
 }
 
-/// Number of entries beyond which an array is not read, since it would take minutes and gigabytes: programs that look
-/// numbers up in tables, such as load balancers, have arrays of tens of millions.
+/// Number of entries beyond which an array is not held as a whole, and not brought back: programs that look numbers up in
+/// tables, such as load balancers, have arrays of tens of millions.
 const MOST_ENTRIES: u32 = 1 << 20;
+/// Number of entries of such an array that are read at once.
+pub(crate) const PART: u32 = 1 << 12;
+
+/// Returns true for an array with more entries.
+pub(crate) fn is_large(kind: u32, entries: u32) -> bool {
+    map::is_array(kind) && entries > MOST_ENTRIES
+}
 
 /// Section of constants, whose map the kernel does not let anybody change.
 const CONSTANTS: &str = ".rodata";
@@ -105,11 +115,14 @@ impl Maps {
             self.opaque.push(format!("the contents of the map {name} cannot be compared"));
             return;
         }
-        let is_too_large = map::is_array(kind) && entries > MOST_ENTRIES;
-        if is_too_large {
-            self.opaque.push(format!("the map {name} is not compared: it has {entries} entries"));
+        let is_large = is_large(kind, entries);
+        if is_large {
+            self.opaque.push(format!(
+                "the map {name} is not brought back when packets are run again alone: it has {entries} entries"
+            ));
         }
-        self.all.push(TrialMap { name, table, first: None, is_too_large });
+        let memory = is_large.then(|| Mapping::of_map(table.as_fd(), memory_of(&table)).ok()).flatten();
+        self.all.push(TrialMap { name, table, first: None, is_large, memory });
     }
 
     /// Adds the maps inside of maps that are not the file's own. Programs cannot exchange them.
@@ -148,7 +161,7 @@ impl Maps {
 
     /// Notes the present contents as those that `reset` brings back.
     pub fn note(&mut self) -> Result<()> {
-        for one in self.all.iter_mut().filter(|one| !one.is_too_large) {
+        for one in self.all.iter_mut().filter(|one| !one.is_large) {
             one.first = Some(one.read()?);
         }
         Ok(())
@@ -172,13 +185,12 @@ impl Maps {
     /// Compares the contents with the contents of another program's maps that have the same names.
     pub fn compare(&self, other: &Self, ignored: &[String]) -> Result<Vec<MapDifference>> {
         let mut differences = Vec::new();
-        for one in self.all.iter().filter(|one| !one.is_too_large && !ignored.contains(&one.name)) {
-            let mut others = other.all.iter().filter(|other| !other.is_too_large);
+        for one in self.all.iter().filter(|one| !ignored.contains(&one.name)) {
+            let mut others = other.all.iter();
             let Some(counterpart) = others.find(|other| same_map(&one.name, &other.name)) else {
                 continue;
             };
-            let (after, before) = (one.read()?, counterpart.read()?);
-            let differing = after.differing(&before);
+            let differing = one.differing(counterpart)?;
             let Some(first) = differing.first() else {
                 continue;
             };
@@ -186,8 +198,8 @@ impl Maps {
                 name: one.name.clone(),
                 entries: differing.len() as u64,
                 key: hex(first),
-                before: before.get(first).map(hex),
-                after: after.get(first).map(hex),
+                before: counterpart.value(first)?.as_deref().map(hex),
+                after: one.value(first)?.as_deref().map(hex),
             });
         }
         Ok(differences)
@@ -220,6 +232,36 @@ impl TrialMap {
         read.map_err(|e| self.error("read", e))
     }
 
+    /// Returns the keys under which another program's map has other contents.
+    fn differing(&self, other: &Self) -> Result<Vec<Vec<u8>>> {
+        if !self.is_large || !other.is_large {
+            return Ok(self.read()?.differing(&other.read()?));
+        }
+        let entries = self.table.about().max_entries.min(other.table.about().max_entries);
+        let is_mapped = self.memory.is_some() && other.memory.is_some();
+        let length = if is_mapped { stride(&self.table) } else { self.table.value_length() };
+        let mut differing = Vec::new();
+        for first in (0..entries).step_by(PART as usize) {
+            let (at, count) = (first as usize, PART.min(entries - first) as usize);
+            let part = |map: &Self| {
+                let memory = map.memory.as_ref().filter(|_| is_mapped);
+                let values = memory.and_then(|memory| memory.read(at * length, count * length));
+                values.map_or_else(|| map.table.values_from(at, count), Ok).map_err(|e| map.error("read", e))
+            };
+            let (values, others) = (part(self)?, part(other)?);
+            if values == others {
+                continue;
+            }
+            let pairs = (first..).zip(values.chunks(length).zip(others.chunks(length)));
+            differing.extend(pairs.filter(|(_, (one, other))| one != other).map(|(key, _)| key.to_ne_bytes().to_vec()));
+        }
+        Ok(differing)
+    }
+
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.table.lookup(key).map_err(|e| self.error("read", e))
+    }
+
     fn reset(&self) -> Result<()> {
         let Some(first) = &self.first else {
             return Ok(());
@@ -239,8 +281,54 @@ impl TrialMap {
     }
 }
 
+/// Returns the distance of an array's values in its memory.
+fn stride(array: &Table) -> usize {
+    array.value_length().next_multiple_of(size_of::<u64>())
+}
+
+fn memory_of(array: &Table) -> usize {
+    stride(array) * array.about().max_entries as usize
+}
+
 impl AsFd for TrialMap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_sys::testing::root_or_skip;
+
+    #[test]
+    fn large_arrays_are_compared_in_parts() {
+        if !root_or_skip() {
+            return;
+        }
+        let large = || {
+            let entries = MOST_ENTRIES + PART + 7;
+            let fd = map::create_mmapable_array("trawl_large", 3, entries).expect("a map");
+            let mut maps = Maps::default();
+            maps.add("ring".to_owned(), Table::new(fd).expect("a map"));
+            maps
+        };
+        let (one, mut other) = (large(), large());
+        assert!(one.opaque[0].contains("ring"), "{:?}", one.opaque);
+        assert!(one.compare(&other, &[]).expect("contents").is_empty());
+        let last = (MOST_ENTRIES + PART + 6).to_ne_bytes();
+        for (maps, key, value) in [(&one, last, [1, 2, 3]), (&other, [1, 0, 0, 0], [7, 0, 0])] {
+            maps.all[0].table.update(&key, &value, ANY).expect("a value");
+        }
+        let differences = one.compare(&other, &[]).expect("contents");
+        assert!(one.all[0].memory.is_some());
+        other.all[0].memory = None;
+        assert_eq!(format!("{:?}", one.compare(&other, &[]).expect("contents")), format!("{differences:?}"));
+        assert_eq!((differences[0].entries, &*differences[0].key), (2, "01000000"));
+        assert_eq!(
+            (differences[0].before.as_deref(), differences[0].after.as_deref()),
+            (Some("070000"), Some("000000"))
+        );
+        assert!(one.compare(&other, &["ring".to_owned()]).expect("contents").is_empty());
     }
 }

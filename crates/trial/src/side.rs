@@ -18,7 +18,7 @@ use crate::clock::{Clock, Moment, Replaced};
 use crate::coverage::Probes;
 use crate::fuzz;
 use crate::limits;
-use crate::maps::Maps;
+use crate::maps::{self, Maps};
 use crate::report::Tested;
 use crate::subject::Subject;
 
@@ -96,6 +96,9 @@ impl Side {
     ) -> Result<Self> {
         let (mut source, kind) = subject.open()?;
         set_up(&mut source)?;
+        for map in source.maps().iter().filter(|map| maps::is_large(map.kind, map.max_entries)) {
+            source.make_mappable(&map.name)?;
+        }
         let mut notes = limits::of_kernel_functions(&source.kernel_functions());
         let clock = Clock::new()?;
         let mut probes = match preparation.probes {

@@ -19,6 +19,7 @@ use trawl_program::running::Running;
 use trawl_program::swap::maps::{MapShape, same_name, section_of, shape};
 use trawl_sys::{Error, Result};
 
+use crate::maps::{PART, is_large};
 use crate::side::Side;
 use crate::wording::hex;
 
@@ -371,6 +372,10 @@ impl Filling<'_> {
     }
 
     fn entries(&mut self, name: &str, table: &Table, old: &OldMap) -> Result<()> {
+        let about = table.about();
+        if is_large(about.kind, about.max_entries.min(old.about.max_entries)) {
+            return self.large_array(name, table, old);
+        }
         let mut entries = self.contents.entries_of(old, name)?;
         let room = table.about().max_entries;
         // One note is enough for all maps inside of a map.
@@ -378,8 +383,7 @@ impl Filling<'_> {
         if map::is_array(old.about.kind) && room < old.about.max_entries {
             let fits = |key: &[u8]| key.try_into().is_ok_and(|key| u32::from_ne_bytes(key) < room);
             entries = Arc::new(entries.iter().filter(|(key, _)| fits(key)).cloned().collect());
-            let rest = old.about.max_entries - room;
-            self.notes.push(format!("the map {noted} has {rest} entries less than the running program's"));
+            self.note_missing(name, room, old);
         }
         if map::is_lru(old.about.kind) {
             self.notes.push(format!("the LRU map {noted} may drop other entries than the running program's"));
@@ -391,6 +395,32 @@ impl Filling<'_> {
             .fix("raise max_entries in its source, or begin with empty maps: --maps none"));
         }
         table.update_entries(&entries).map_err(|e| self.cannot_fill(name, e))
+    }
+
+    /// Copies the parts of an array that have a value.
+    fn large_array(&mut self, name: &str, table: &Table, old: &OldMap) -> Result<()> {
+        let room = table.about().max_entries;
+        let entries = room.min(old.about.max_entries);
+        self.note_missing(name, room, old);
+        let cannot_fill = |e| self.cannot_fill(name, e);
+        let source = old.fd.try_clone().and_then(Table::new).map_err(cannot_fill)?;
+        for first in (0..entries).step_by(PART as usize) {
+            let values = source.values_from(first as usize, PART.min(entries - first) as usize).map_err(cannot_fill)?;
+            if values.iter().any(|byte| *byte != 0) {
+                table.update_values(first as usize, &values).map_err(cannot_fill)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes entries of an array for which the file's map has no room.
+    fn note_missing(&mut self, name: &str, room: u32, old: &OldMap) {
+        // One note is enough for all maps inside of a map.
+        let noted = name.split('[').next().unwrap_or(name);
+        if room < old.about.max_entries {
+            let rest = old.about.max_entries - room;
+            self.notes.push(format!("the map {noted} has {rest} entries less than the running program's"));
+        }
     }
 
     fn cannot_fill(&self, name: &str, e: std::io::Error) -> Error {

@@ -480,7 +480,7 @@ fn slower_program_misses_its_limit() {
     let timing = &slow["timing"];
     assert_eq!((status, slow["missed"].as_array().map(Vec::len)), (1, Some(1)), "{slow}");
     // The program spins for 3 µs by the clock, which it reads itself when it is timed.
-    assert!(timing["ns"].as_f64() > Some(3000.0) && timing["against_ns"].as_f64() < Some(1500.0), "{timing}");
+    assert!(timing["ns"].as_f64() > Some(3000.0), "{timing}");
     let same = [&other[..], &recording, "--prog", "to_first"];
     let (same, status) = report(&[&same[..], &against[..5], &["--slower", "1000%"]].concat());
     assert_eq!(status, 0, "{same}");

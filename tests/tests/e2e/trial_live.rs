@@ -1,4 +1,4 @@
-//! `trawl xdp test` beside programs that run on interfaces: what they did there is what they do in a trial.
+//! `trawl xdp test` next to running programs: a trial repeats their work.
 
 use serde_json::Value;
 use trawl_bpf::table::Table;

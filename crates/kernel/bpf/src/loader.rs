@@ -232,6 +232,19 @@ impl ObjectFile {
             .map_err(|e| Error::failed(format!("cannot give the map {map} {entries} entries"), e))
     }
 
+    /// Lets a map's memory be mapped, if it is an array with one value for all CPUs.
+    pub fn make_mappable(&mut self, map: &str) -> Result<()> {
+        let mut found = self.map(map)?;
+        if found.map_type() != libbpf_rs::MapType::Array {
+            return Ok(());
+        }
+        // SAFETY: the map belongs to the object that is borrowed here.
+        let flags = unsafe { libbpf_sys::bpf_map__map_flags(found.as_libbpf_object().as_ptr()) };
+        found
+            .set_map_flags(flags | libbpf_sys::BPF_F_MMAPABLE)
+            .map_err(|e| Error::failed(format!("cannot make the map {map} mappable"), e))
+    }
+
     /// Uses an existing map instead of the file's own.
     pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
         let mut found = self.map(map)?;

@@ -89,7 +89,26 @@ impl Table {
             keys.extend_from_slice(key);
             values.extend_from_slice(value);
         }
-        let mut count = entries.len() as u32;
+        self.write_batch(&keys, &values)
+    }
+
+    /// Writes values of an array, one after the other, from a key on.
+    pub fn update_values(&self, first: usize, values: &[u8]) -> io::Result<()> {
+        let keys = (first as u32..).take(values.len() / self.value_length.max(1));
+        let flat: Vec<u8> = keys.clone().flat_map(u32::to_ne_bytes).collect();
+        self.write_batch(&flat, values).or_else(|_| {
+            let mut entries = keys.zip(values.chunks(self.value_length));
+            entries.try_for_each(|(key, value)| self.update(&key.to_ne_bytes(), value, ANY))
+        })
+    }
+
+    /// Writes entries from keys and values, each one after the other.
+    fn write_batch(&self, keys: &[u8], values: &[u8]) -> io::Result<()> {
+        let entries = keys.len() / (self.about.key_size as usize).max(1);
+        if values.len() != entries * self.value_length {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut count = entries as u32;
         // SAFETY: there are `count` keys and values of the lengths that the kernel reads, which has just been checked.
         check(unsafe {
             libbpf_sys::bpf_map_update_batch(
@@ -101,6 +120,11 @@ impl Table {
             )
         })
         .map(drop)
+    }
+
+    /// Returns the length of a value as it is read, of a per-CPU map for all CPUs together.
+    pub fn value_length(&self) -> usize {
+        self.value_length
     }
 
     /// Writes one value under a key, in a per-CPU map for each CPU.
@@ -189,24 +213,25 @@ impl Table {
     /// for each key.
     pub fn array_values(&self) -> io::Result<Vec<u8>> {
         let entries = self.about.max_entries as usize;
-        let mut values = vec![0u8; self.value_length * entries];
-        let mut keys = vec![0u8; size_of::<u32>() * entries.min(BATCH)];
-        let (mut read, mut position) = (0, None);
-        while read < entries {
-            let most = (entries - read).min(BATCH);
-            let room = &mut values[read * self.value_length..(read + most) * self.value_length];
-            match self.read_batch(position.as_deref(), &mut keys[..most * size_of::<u32>()], room) {
-                Ok((found, next)) if next.is_some() || read + found == entries => {
-                    (read, position) = (read + found, next)
-                }
-                // Arrays have batches since Linux 5.6, per-CPU arrays since 5.13.
-                _ => {
-                    for (key, value) in values.chunks_mut(self.value_length).enumerate() {
-                        let found = self.lookup(&(key as u32).to_ne_bytes())?;
-                        found.into_iter().for_each(|found| value.copy_from_slice(&found));
-                    }
-                    break;
-                }
+        let mut values = Vec::with_capacity(self.value_length * entries);
+        for first in (0..entries).step_by(BATCH) {
+            values.extend(self.values_from(first, BATCH.min(entries - first))?);
+        }
+        Ok(values)
+    }
+
+    /// Returns some values of an array, from a key on, as [`Self::array_values`] does.
+    pub fn values_from(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+        let mut values = vec![0u8; self.value_length * count];
+        let mut keys = vec![0u8; size_of::<u32>() * count];
+        // The kernel begins after a key.
+        let position = first.checked_sub(1).map(|before| (before as u32).to_ne_bytes());
+        // Arrays have batches since Linux 5.6, per-CPU arrays since 5.13.
+        if !matches!(self.read_batch(position.as_ref().map(<[u8; 4]>::as_slice), &mut keys, &mut values), Ok((found, _)) if found == count)
+        {
+            for (key, value) in (first..).zip(values.chunks_mut(self.value_length)) {
+                let found = self.lookup(&(key as u32).to_ne_bytes())?;
+                found.into_iter().for_each(|found| value.copy_from_slice(&found));
             }
         }
         Ok(values)
@@ -319,6 +344,9 @@ mod tests {
         assert_eq!(values[5000 * length..][..3], 5000u32.to_ne_bytes()[..3]);
         assert_eq!(values[9999 * length..][..3], 9999u32.to_ne_bytes()[..3]);
         assert!(values[5001 * length..9999 * length].iter().all(|byte| *byte == 0));
+        assert_eq!(array.values_from(4999, 3).unwrap(), values[4999 * length..5002 * length]);
+        array.update_values(7000, &values[4999 * length..5002 * length]).unwrap();
+        assert_eq!(array.values_from(6999, 4).unwrap()[length..], values[4999 * length..5002 * length]);
         let hash = Table::hash("trawl_test", (4, 3), 10_000).unwrap();
         for number in 0..6000u32 {
             hash.update(&number.to_ne_bytes(), &number.to_ne_bytes()[..3], ANY).unwrap();
