@@ -25,6 +25,7 @@ struct Place {
 enum Replacement {
     Code(Vec<Insn>),
     JumpTo(usize),
+    JumpThrough(Vec<Insn>),
 }
 
 /// A program with other instructions, and the new position of each old one and of the end. If code was inserted before
@@ -74,6 +75,11 @@ impl Edits {
         self.place(at).replacement = Some(Replacement::JumpTo(to));
     }
 
+    /// Leads a conditional jump through code on its way to its target; it replaces other edits of the jump itself.
+    pub fn lead_through(&mut self, at: usize, code: Vec<Insn>) {
+        self.place(at).replacement = Some(Replacement::JumpThrough(code));
+    }
+
     fn place(&mut self, at: usize) -> &mut Place {
         self.places.entry(at).or_default()
     }
@@ -104,6 +110,17 @@ impl Edits {
                     let apart = self.places.get(to).map_or(0, |place| place.apart.len());
                     open.push((at, out.len(), *to, apart));
                     out.push(op::goto(0));
+                }
+                Some(Replacement::JumpThrough(code)) => {
+                    let over = out.len() + 1;
+                    out.push(Insn { off: 1, ..old[0] });
+                    out.push(op::goto(0));
+                    out.extend_from_slice(code);
+                    let to = target(program, at);
+                    open.extend(to.map(|to| (at, out.len(), to, 0)));
+                    out.push(op::goto(0));
+                    let distance = out.len() - over - 1;
+                    self.set_distance(&mut out[over], distance as i64).ok_or(TooFar { instruction: at })?;
                 }
             }
         }
@@ -185,6 +202,32 @@ mod tests {
         let edited = edits.apply(&program).expect("near");
         assert_eq!(edited.instructions, [op::goto(2), set(1), op::goto(-2), set(5), op::exit()]);
         assert_eq!(edited.moved, [0, 1, 2, 5]);
+    }
+
+    #[test]
+    fn jumps_lead_through_code_that_nothing_else_passes() {
+        let program = [if_zero(1), set(1), if_zero(-3), op::exit()];
+        let mut edits = Edits::default();
+        edits.lead_through(0, vec![set(7)]);
+        edits.insert(2, vec![set(5)]);
+        edits.insert_apart(2, vec![set(6)]);
+        edits.lead_through(2, vec![set(8), set(9)]);
+        let edited = edits.apply(&program).expect("near");
+        let first = [if_zero(1), op::goto(2), set(7), op::goto(2)];
+        let second = [if_zero(1), op::goto(3), set(8), set(9), op::goto(-12)];
+        let expected = [&first[..], &[set(1), set(6), set(5)], &second, &[op::exit()]].concat();
+        assert_eq!(edited.instructions, expected);
+        assert_eq!(edited.moved, [0, 4, 6, 12, 13]);
+    }
+
+    #[test]
+    fn jumps_that_lead_through_code_reach_far() {
+        let program = [if_zero(1), set(1), op::exit()];
+        let mut edits = Edits::default();
+        edits.lead_through(0, vec![set(7)]);
+        edits.insert(1, vec![set(0); 40_000]);
+        let edited = edits.apply(&program).expect("it becomes far");
+        assert_eq!(edited.instructions[3], op::goto_far(40_001));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod blocks;
 pub mod coverage;
+mod edges;
 mod edit;
 mod flow;
 pub mod helper;
@@ -15,6 +16,7 @@ mod stack;
 mod text;
 
 pub use blocks::{blocks, functions};
+pub use edges::{Edge, Way, edges};
 pub use edit::{Edited, Edits, TooFar};
 pub use flow::{starts, target};
 pub use insn::Insn;

@@ -1,20 +1,20 @@
 //! Runs random programs on a small emulator, before and after edits with probes: they do the same, and exactly the bytes
-//! of the blocks that ran are set.
+//! of the blocks and edges that ran are set.
 
 use std::collections::{BTreeSet, HashMap};
 
 use proptest::prelude::*;
-use trawl_ebpf::coverage::{Probes, add_probes};
+use trawl_ebpf::coverage::{Form, Parts, Probes, add_probes};
 use trawl_ebpf::op::{
-    ADD, ALU64, ATOMIC, B, CALL_CODE, COMPARE_EXCHANGE, DW, EXIT_CODE, GOTO, GOTO_FAR, JEQ, JGT, JMP, JMP32, JNE, K,
-    LDX, LOAD_IMMEDIATE, MAP_VALUE, MEM, MOV, MUL, OWN_FUNCTION, ST, STX, X, XOR,
+    ADD, ALU64, ATOMIC, B, CALL_CODE, COMPARE_EXCHANGE, DW, EXIT_CODE, GOTO, GOTO_FAR, JEQ, JGT, JMP, JMP32, JNE, JSET,
+    K, LDX, LOAD_IMMEDIATE, MAP_VALUE, MEM, MOV, MUL, OWN_FUNCTION, ST, STX, X, XOR,
 };
-use trawl_ebpf::{Edits, Insn, functions, op, starts};
+use trawl_ebpf::{Edge, Edits, Insn, Way, functions, op, starts};
 
 const CONTEXT: u64 = 0xc0_ffee;
 const MAP: i32 = 33;
 const MAP_ADDRESS: u64 = 1 << 40;
-/// Offset of the first block's byte.
+/// Offset of the first part's byte.
 const FIRST: u32 = 100;
 const FUEL: usize = 2_000;
 /// A helper that only returns a number.
@@ -48,6 +48,8 @@ struct Machine {
     trace: Trace,
     /// Instructions that ran.
     ran: BTreeSet<usize>,
+    /// Conditional jumps that ran, each with whether its condition held.
+    decided: BTreeSet<(usize, bool)>,
 }
 
 impl Machine {
@@ -69,6 +71,15 @@ impl Machine {
 
     fn unset(&mut self, registers: std::ops::RangeInclusive<usize>) {
         self.registers[registers].fill(i64::from(UNSET) as u64);
+    }
+
+    /// Returns true if this edge of the program ran.
+    fn passed(&self, edge: &Edge) -> bool {
+        match edge.way {
+            Way::Taken => self.decided.contains(&(edge.last, true)),
+            Way::NotTaken => self.decided.contains(&(edge.last, false)),
+            Way::Only => self.ran.contains(&edge.last),
+        }
     }
 
     /// Returns the number of the next instruction; `Some(None)` at the end.
@@ -128,7 +139,9 @@ impl Machine {
             GOTO_FAR => return Some(Some(target(one.imm.into())?)),
             MAY_GOTO => {
                 self.may_goto += 1;
-                return Some(Some(target(if self.may_goto.is_multiple_of(3) { one.off.into() } else { 0 })?));
+                let holds = self.may_goto.is_multiple_of(3);
+                self.decided.insert((at, holds));
+                return Some(Some(target(if holds { one.off.into() } else { 0 })?));
             }
             c if matches!(c & 7, JMP | JMP32) => {
                 let half = if c & 7 == JMP32 { u64::from(u32::MAX) } else { u64::MAX };
@@ -137,8 +150,10 @@ impl Machine {
                     JEQ => left == right,
                     JNE => left != right,
                     JGT => left > right,
+                    JSET => left & right != 0,
                     other => panic!("the emulator has no jump {other:#x}"),
                 };
+                self.decided.insert((at, holds));
                 return Some(Some(target(if holds { one.off.into() } else { 0 })?));
             }
             c if c & 7 == ALU64 => {
@@ -172,7 +187,7 @@ fn function(pieces: &[Piece], calls: bool) -> Vec<Insn> {
         positions.push(code.len());
         let slot = -8 * (1 + (choice % 4) as i16);
         let operation = [MOV, ADD, MUL, XOR][usize::from(choice) % 4];
-        let test = [JEQ, JNE, JGT][usize::from(choice) % 3];
+        let test = [JEQ, JNE, JGT, JSET][usize::from(choice) % 4];
         match kind {
             0 | 1 => code.push(op::alu(operation, to, from)),
             2 | 3 => code.push(op::alu_imm(operation, to, value)),
@@ -230,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn edited_programs_do_the_same_and_mark_their_blocks(
+    fn edited_programs_do_the_same_and_mark_their_parts(
         main in pieces(),
         callee in pieces(),
         choices in prop_oneof![Just(0), any::<u64>()],
@@ -244,16 +259,24 @@ proptest! {
         let mut edits = Edits::default();
         edit(&program, &mut edits, choices);
         let depths = depth.map(|depth| vec![depth; functions(&program).len()]);
-        let is_selected = |block: usize| selected >> (block % 8) & 1 == 1;
-        let probes = add_probes(&program, &mut edits, MAP, FIRST, depths.as_deref(), is_selected, always_spill);
+        let is_selected = |part: usize| selected >> (part % 8) & 1 == 1;
+        let parts = Parts::of(&program);
+        let form = Form { map: MAP, first: FIRST, stack_depths: depths.as_deref(), always_spill };
+        let Probes { spilled, unseen } = add_probes(&program, &parts, &mut edits, form, is_selected);
         let edited = edits.apply(&program).expect("all jumps are near");
         let mut after = Machine::run(&edited.instructions, FUEL * 10).expect("it ends as before");
 
-        let Probes { blocks, spilled, unseen } = probes;
-        let is_seen = |block: &usize| is_selected(*block) && !unseen.contains(block);
-        let passed = (0..blocks.len()).filter(is_seen).filter(|block| before.ran.contains(&blocks[*block]));
-        let expected: BTreeSet<u64> = passed.map(|block| u64::from(FIRST) + block as u64).collect();
-        prop_assert_eq!(after.bytes, expected);
+        let Parts { blocks, edges, count } = parts;
+        let is_seen = |part: &usize| is_selected(*part) && !unseen.contains(part);
+        let passed = (0..blocks.len()).filter(|block| before.ran.contains(&blocks[*block]));
+        let passed_edges = edges.iter().filter(|(edge, _)| before.passed(edge)).map(|(_, part)| *part);
+        let expected: BTreeSet<usize> = passed.chain(passed_edges).filter(is_seen).collect();
+        let marked: BTreeSet<usize> = after.bytes.iter().map(|byte| (byte - u64::from(FIRST)) as usize).collect();
+        prop_assert!(marked.iter().all(|part| *part < count));
+        for (edge, part) in edges.iter().filter(|(_, part)| is_seen(part)) {
+            prop_assert_eq!(marked.contains(part), before.passed(edge), "{:?}", edge);
+        }
+        prop_assert_eq!(marked, expected);
         for at in starts(&program) {
             let block = blocks.iter().rfind(|start| **start <= at).expect("the first block");
             prop_assert_eq!(before.ran.contains(&at), before.ran.contains(block));

@@ -1,33 +1,24 @@
-//! The parts of a program that packets reach: one byte for each basic block, which the block sets when it begins.
+//! The parts of a program that packets reach: one byte for each basic block, which the block sets when it begins, and for
+//! each edge between blocks that these do not show.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use trawl_bpf::prepared::LineRecord;
 use trawl_bpf::{info, map};
-use trawl_ebpf::Edits;
-use trawl_ebpf::coverage::add_probes;
-use trawl_ebpf::{Insn, op, starts};
+use trawl_ebpf::coverage::{Form, Parts, add_probes};
+use trawl_ebpf::{Edge, Edits, Insn, Way, op, starts};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
 use crate::digest;
-use crate::report::{Coverage, FunctionCoverage, LineCoverage, Share, SourceCoverage, SourceLine};
+use crate::report::{BranchCoverage, Coverage, FunctionCoverage, LineCoverage, Share, SourceCoverage, SourceLine};
 
-/// Room for blocks. The kernel accepts a million instructions, but no program with nearly as many blocks.
-const MOST_BLOCKS: usize = 1 << 16;
+/// Room for parts. The kernel accepts a million instructions, but no program with nearly as many blocks and edges.
+const MOST_PARTS: usize = 1 << 17;
 const WORD: usize = size_of::<u64>();
-
-/// A basic block of one of the programs.
-#[derive(Clone, Debug)]
-struct Block {
-    /// Position of the program.
-    program: usize,
-    start: usize,
-    end: usize,
-    /// False if the verifier removed it, since it is never reached with these constants.
-    exists: bool,
-}
+const BITS: usize = u64::BITS as usize;
 
 /// One of the programs that are tested together.
 #[derive(Debug)]
@@ -35,81 +26,151 @@ struct Code {
     name: String,
     lines: Vec<LineRecord>,
     functions: Vec<(usize, String)>,
+    /// Number of instructions.
+    length: usize,
+    parts: Parts,
+    /// Number of its first part among the parts of all programs. The others follow.
+    first: usize,
 }
 
-/// The probes in the blocks of a program, and of those that it can jump to.
+/// The probes in the blocks and edges of a program, and of those that it can jump to. Parts have numbers over all programs.
 #[derive(Debug)]
 pub(crate) struct Probes {
     map: OwnedFd,
     memory: Mapping,
     always_on_stack: bool,
+    /// Number of times that the programs are loaded, each with an equal share of the probes, and number of the present
+    /// load.
+    loads: usize,
+    load: usize,
     programs: Vec<Code>,
-    blocks: Vec<Block>,
-    /// Packets that reached each block.
+    /// Parts whose probes are in a loaded program: the verifier removes those that are never reached with these constants.
+    exists: Vec<bool>,
+    /// Packets that reached each part.
     packets: Vec<u64>,
-    /// Blocks that the last packet reached, one bit for each.
+    /// Parts that the last packet reached, one bit for each.
     path: Vec<u64>,
 }
 
-/// A set of blocks, by a number that other sets do not have.
+/// A set of parts, by a number that other sets do not have.
 pub(crate) type Path = u64;
 
+/// A basic block: its program, its instructions, and the number of its part.
+#[derive(Clone, Copy, Debug)]
+struct Block<'p> {
+    code: &'p Code,
+    start: usize,
+    end: usize,
+    part: usize,
+}
+
+impl Code {
+    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        let starts = &self.parts.blocks;
+        let ends = starts.iter().skip(1).copied().chain([self.length]);
+        let block = |(number, (start, end))| Block { code: self, start, end, part: self.first + number };
+        starts.iter().copied().zip(ends).enumerate().map(block)
+    }
+
+    /// Returns the edges, each with the part that shows it.
+    fn edges(&self) -> impl Iterator<Item = (&Edge, usize)> {
+        self.parts.edges.iter().map(|(edge, part)| (edge, self.first + part))
+    }
+
+    /// Returns the line of an instruction.
+    fn line_at(&self, instruction: usize) -> Option<&LineRecord> {
+        let last = self.lines.partition_point(|line| line.instruction <= instruction).checked_sub(1)?;
+        Some(&self.lines[last]).filter(|line| line.line > 0)
+    }
+}
+
+impl<'p> Block<'p> {
+    fn lines(self) -> impl Iterator<Item = &'p LineRecord> {
+        let lines = &self.code.lines;
+        let first = lines.partition_point(|line| line.instruction <= self.start).saturating_sub(1);
+        let last = lines.partition_point(|line| line.instruction < self.end);
+        // The compiler names line 0 for instructions of its own.
+        lines[first.min(last)..last].iter().filter(|line| line.line > 0)
+    }
+}
+
 impl Probes {
-    pub fn new(always_on_stack: bool) -> Result<Self> {
-        let map = map::create_mmapable_array("trawl_probes", MOST_BLOCKS as u32, 1)?;
-        let memory = Mapping::of_map(map.as_fd(), MOST_BLOCKS)?;
+    /// Creates probes that a number of loads share.
+    pub fn new(always_on_stack: bool, loads: usize) -> Result<Self> {
+        let map = map::create_mmapable_array("trawl_probes", MOST_PARTS as u32, 1)?;
+        let memory = Mapping::of_map(map.as_fd(), MOST_PARTS)?;
         Ok(Self {
             map,
             memory,
             always_on_stack,
+            loads,
+            load: 0,
             programs: Vec::new(),
-            blocks: Vec::new(),
+            exists: Vec::new(),
             packets: Vec::new(),
             path: Vec::new(),
         })
     }
 
-    /// Adds a probe to each block of a program. `stack_depths` is called only if a probe needs the stack, since the
-    /// verifier has to measure it.
+    /// Gives the programs that are added from now on the next share of the probes.
+    pub fn begin_load(&mut self, number: usize) {
+        self.load = number;
+    }
+
+    /// Adds this load's probes to a program. `stack_depths` is called only if a probe needs the stack, since the verifier
+    /// has to measure it.
     pub fn add(
         &mut self,
         name: &str,
         program: &[Insn],
         edits: &mut Edits,
         stack_depths: impl FnOnce() -> Option<Vec<u32>>,
-        (lines, functions): (Vec<LineRecord>, Vec<(usize, String)>),
+        records: impl FnOnce() -> Result<(Vec<LineRecord>, Vec<(usize, String)>)>,
     ) -> Result<()> {
-        let first = self.blocks.len();
-        let map = self.map.as_raw_fd();
-        let add = |edits: &mut Edits, stack_depths: Option<&[u32]>| {
-            add_probes(program, edits, map, first as u32, stack_depths, |_| true, self.always_on_stack)
+        let number = match self.programs.iter().position(|code| code.name == name) {
+            Some(number) => number,
+            None => self.add_program(name, program, records()?)?,
         };
-        let needs_stack = self.always_on_stack || !add(&mut Edits::default(), None).unseen.is_empty();
+        let Code { parts, first, .. } = &self.programs[number];
+        let is_selected = |part: usize| (first + part) % self.loads == self.load;
+        let form = Form {
+            map: self.map.as_raw_fd(),
+            first: *first as u32,
+            always_spill: self.always_on_stack,
+            ..Form::default()
+        };
+        let needs_stack = self.always_on_stack
+            || !add_probes(program, parts, &mut Edits::default(), form, is_selected).unseen.is_empty();
         let stack_depths = if needs_stack { stack_depths() } else { None };
-        let probes = add(edits, stack_depths.as_deref());
-        if first + probes.blocks.len() > MOST_BLOCKS {
-            return Err(Error::failed(
-                format!("cannot measure the coverage of {name}"),
-                format!("it has more than {MOST_BLOCKS} blocks"),
-            ));
-        }
-        let ends = probes.blocks.iter().skip(1).copied().chain([program.len()]);
-        let program = self.programs.len();
-        for (number, (start, end)) in probes.blocks.iter().copied().zip(ends).enumerate() {
-            let exists = !probes.unseen.contains(&number);
-            self.blocks.push(Block { program, start, end, exists });
-        }
-        self.programs.push(Code { name: name.to_owned(), lines, functions });
-        self.packets.resize(self.blocks.len(), 0);
-        self.path.resize(self.blocks.len().div_ceil(u64::BITS as usize), 0);
+        add_probes(program, parts, edits, Form { stack_depths: stack_depths.as_deref(), ..form }, is_selected);
         Ok(())
     }
 
-    /// Leaves out the blocks that the verifier removed from the loaded programs.
-    pub fn find_removed(&mut self, loaded: &[BorrowedFd<'_>]) -> Result<()> {
+    fn add_program(
+        &mut self,
+        name: &str,
+        program: &[Insn],
+        (lines, functions): (Vec<LineRecord>, Vec<(usize, String)>),
+    ) -> Result<usize> {
+        let (first, parts) = (self.exists.len(), Parts::of(program));
+        let count = first + parts.count;
+        if count > MOST_PARTS {
+            return Err(Error::failed(
+                format!("cannot measure the coverage of {name}"),
+                format!("it has more than {MOST_PARTS} blocks and edges"),
+            ));
+        }
+        self.programs.push(Code { name: name.to_owned(), lines, functions, length: program.len(), parts, first });
+        self.exists.resize(count, false);
+        self.packets.resize(count, 0);
+        self.path.resize(count.div_ceil(BITS), 0);
+        Ok(self.programs.len() - 1)
+    }
+
+    /// Notes which parts the verifier has left in the loaded programs of this load.
+    pub fn find_kept(&mut self, loaded: &[BorrowedFd<'_>]) -> Result<()> {
         let about = |e| Error::os("cannot read the loaded program", e);
         let own = info::map(self.map.as_fd()).map_err(about)?.id as i32;
-        let mut kept = vec![false; self.blocks.len()];
         for program in loaded {
             let instructions = info::instructions(*program).map_err(about)?;
             for at in starts(&instructions) {
@@ -117,58 +178,62 @@ impl Probes {
                 if one.code == op::LOAD_IMMEDIATE
                     && one.src() == op::MAP_VALUE
                     && one.imm == own
-                    && let Some(kept) = kept.get_mut(instructions[at + 1].imm as usize)
+                    && let Some(exists) = self.exists.get_mut(instructions[at + 1].imm as usize)
                 {
-                    *kept = true;
+                    *exists = true;
                 }
             }
-        }
-        for (block, kept) in self.blocks.iter_mut().zip(kept) {
-            block.exists &= kept;
         }
         Ok(())
     }
 
     /// Reads and clears the probes after a run. Returns the path of the packet.
     pub fn collect(&mut self, counts: bool) -> Path {
-        self.path.fill(0);
-        for at in (0..self.blocks.len()).step_by(WORD) {
-            let word = self.memory.word(at);
-            let bytes = word.load(std::sync::atomic::Ordering::Relaxed);
-            if bytes == 0 {
-                continue;
-            }
-            word.store(0, std::sync::atomic::Ordering::Relaxed);
-            for (byte, _) in bytes.to_ne_bytes().iter().enumerate().filter(|(_, byte)| **byte != 0) {
-                let block = at + byte;
-                if block >= self.blocks.len() {
-                    continue;
+        let mut path = digest::BASIS;
+        for (number, bits) in self.path.iter_mut().enumerate() {
+            *bits = 0;
+            for first in (0..BITS).step_by(WORD) {
+                let word = self.memory.word(number * BITS + first);
+                let bytes = word.load(Ordering::Relaxed);
+                if bytes != 0 {
+                    word.store(0, Ordering::Relaxed);
+                    *bits |= bits_of(bytes) << first;
                 }
-                self.packets[block] += u64::from(counts);
-                self.path[block / u64::BITS as usize] |= 1 << (block % u64::BITS as usize);
             }
+            if counts {
+                each_bit(*bits, |bit| self.packets[number * BITS + bit] += 1);
+            }
+            path = digest::add(path, *bits);
         }
-        self.path.iter().copied().fold(digest::BASIS, digest::add)
+        path
     }
 
     /// Counts the last packet. Returns the number of blocks that no counted packet had reached.
     pub fn count_path(&mut self) -> u64 {
         let mut new = 0;
-        for (block, packets) in self.packets.iter_mut().enumerate() {
-            if self.path[block / u64::BITS as usize] >> (block % u64::BITS as usize) & 1 != 0 {
-                new += u64::from(*packets == 0);
-                *packets += 1;
-            }
+        for code in &self.programs {
+            let blocks = code.first..code.first + code.parts.blocks.len();
+            new += blocks.filter(|block| self.packets[*block] == 0 && self.is_in_path(*block)).count() as u64;
+        }
+        for (number, bits) in self.path.iter().enumerate() {
+            each_bit(*bits, |bit| self.packets[number * BITS + bit] += 1);
         }
         new
     }
 
+    fn is_in_path(&self, part: usize) -> bool {
+        self.path[part / BITS] >> (part % BITS) & 1 != 0
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        self.programs.iter().flat_map(Code::blocks)
+    }
+
     /// Returns the lines that the last packet reached, in the order of the program.
     pub fn lines_of_path(&self) -> Vec<SourceLine> {
-        let reached = |block: &usize| self.path[block / u64::BITS as usize] >> (block % u64::BITS as usize) & 1 != 0;
         let mut lines: Vec<SourceLine> = Vec::new();
-        for block in (0..self.blocks.len()).filter(reached) {
-            for line in self.lines_of(block) {
+        for block in self.blocks().filter(|block| self.is_in_path(block.part)) {
+            for line in block.lines() {
                 let line = SourceLine { file: line.file.clone(), line: line.line, text: line.text.clone() };
                 if !lines.contains(&line) {
                     lines.push(line);
@@ -178,76 +243,118 @@ impl Probes {
         lines
     }
 
-    fn lines_of(&self, block: usize) -> impl Iterator<Item = &LineRecord> {
-        let Block { program, start, end, .. } = self.blocks[block];
-        let lines = &self.programs[program].lines;
-        let first = lines.partition_point(|line| line.instruction <= start).saturating_sub(1);
-        let last = lines.partition_point(|line| line.instruction < end);
-        // The compiler names line 0 for instructions of its own.
-        lines[first.min(last)..last].iter().filter(|line| line.line > 0)
+    fn share(&self, parts: impl IntoIterator<Item = usize>) -> Share {
+        parts.into_iter().filter(|part| self.exists[*part]).fold(Share::default(), |share, part| Share {
+            reached: share.reached + u64::from(self.packets[part] > 0),
+            total: share.total + 1,
+        })
     }
 
     /// Returns what the counted packets reached.
     pub fn coverage(&self) -> Coverage {
-        let is_reached = |block: &usize| self.packets[*block] > 0;
-        let existing: Vec<usize> = (0..self.blocks.len()).filter(|block| self.blocks[*block].exists).collect();
-        let share = |blocks: &[usize]| Share {
-            reached: blocks.iter().filter(|block| is_reached(block)).count() as u64,
-            total: blocks.len() as u64,
-        };
-        let mut lines: BTreeMap<(&str, u32), (&str, Vec<usize>)> = BTreeMap::new();
-        for block in &existing {
-            for line in self.lines_of(*block) {
-                let (_, blocks) =
-                    lines.entry((&line.file, line.line)).or_insert_with(|| (line.text.as_str(), Vec::new()));
-                if !blocks.contains(block) {
-                    blocks.push(*block);
-                }
-            }
-        }
         let mut files: Vec<SourceCoverage> = Vec::new();
-        for ((file, line), (text, blocks)) in lines {
+        for ((file, _), line) in self.lines() {
             if files.last().is_none_or(|last| last.name != file) {
                 files.push(SourceCoverage { name: file.to_owned(), lines: Vec::new() });
             }
-            let packets = blocks.iter().map(|block| self.packets[*block]).max().unwrap_or(0);
-            let line = LineCoverage { line, text: text.to_owned(), packets, blocks: share(&blocks) };
-            files.last_mut().into_iter().for_each(|file| file.lines.push(line.clone()));
+            if let Some(file) = files.last_mut() {
+                file.lines.push(line);
+            }
         }
         let lines = files.iter().flat_map(|file| &file.lines);
         let lines = Share {
             reached: lines.clone().filter(|line| line.packets > 0).count() as u64,
             total: lines.count() as u64,
         };
-        let functions = self.functions(&existing).into_iter().map(|(name, line, blocks)| FunctionCoverage {
-            name,
-            file: line.map(|line| line.file.clone()),
-            line: line.map(|line| line.line),
-            packets: blocks.first().map_or(0, |block| self.packets[*block]),
-            blocks: share(&blocks),
-        });
-        Coverage { blocks: share(&existing), lines, functions: functions.collect(), files }
+        Coverage {
+            blocks: self.share(self.blocks().map(|block| block.part)),
+            edges: self.share(self.programs.iter().flat_map(Code::edges).map(|(_, part)| part)),
+            lines,
+            functions: self.programs.iter().flat_map(|code| self.functions(code)).collect(),
+            files,
+        }
     }
 
-    /// Returns the functions with blocks, and the records of their first lines.
-    fn functions(&self, existing: &[usize]) -> Vec<(String, Option<&LineRecord>, Vec<usize>)> {
-        let mut functions = Vec::new();
-        for (number, code) in self.programs.iter().enumerate() {
-            let whole = vec![(0, code.name.clone())];
-            let known = if code.functions.is_empty() { &whole } else { &code.functions };
-            for (at, (start, name)) in known.iter().enumerate() {
-                let end = known.get(at + 1).map_or(usize::MAX, |(next, _)| *next);
-                let blocks = existing.iter().copied().filter(|block| {
-                    let block = &self.blocks[*block];
-                    block.program == number && (*start..end).contains(&block.start)
-                });
-                let blocks: Vec<usize> = blocks.collect();
-                let line = code.lines.iter().find(|line| line.instruction >= *start && line.line > 0);
-                if !blocks.is_empty() {
-                    functions.push((name.clone(), line, blocks));
+    /// Returns the lines with existing blocks, by file and number.
+    fn lines(&self) -> BTreeMap<(&str, u32), LineCoverage> {
+        let mut parts: BTreeMap<(&str, u32), (&str, BTreeSet<usize>)> = BTreeMap::new();
+        let mut branches = self.branches();
+        for block in self.blocks().filter(|block| self.exists[block.part]) {
+            for line in block.lines() {
+                let (_, parts) = parts.entry((&line.file, line.line)).or_insert_with(|| (&line.text, BTreeSet::new()));
+                parts.insert(block.part);
+            }
+        }
+        let line = |(place, (text, blocks)): ((_, u32), (&str, BTreeSet<usize>))| {
+            let packets = blocks.iter().map(|block| self.packets[*block]).max().unwrap_or(0);
+            let branches = branches.remove(&place).unwrap_or_default();
+            (
+                place,
+                LineCoverage { line: place.1, text: text.to_owned(), packets, blocks: self.share(blocks), branches },
+            )
+        };
+        parts.into_iter().map(line).collect()
+    }
+
+    /// Returns the conditional jumps of lines, in the order of the programs. Jumps that the verifier removed have no way.
+    fn branches(&self) -> BTreeMap<(&str, u32), Vec<BranchCoverage>> {
+        let mut branches: BTreeMap<_, Vec<BranchCoverage>> = BTreeMap::new();
+        for code in &self.programs {
+            let edges: Vec<(&Edge, usize)> = code.edges().filter(|(edge, _)| edge.way != Way::Only).collect();
+            for ways in edges.chunk_by(|(one, _), (other, _)| one.last == other.last) {
+                let packets = |way| {
+                    let exists = ways.iter().find(|(edge, part)| edge.way == way && self.exists[*part]);
+                    exists.map(|(_, part)| self.packets[*part])
+                };
+                let branch = BranchCoverage {
+                    packets: self.packets[code.first + ways[0].0.from],
+                    taken: packets(Way::Taken),
+                    not_taken: packets(Way::NotTaken),
+                };
+                if branch.ways().next().is_some()
+                    && let Some(line) = code.line_at(ways[0].0.last)
+                {
+                    branches.entry((line.file.as_str(), line.line)).or_default().push(branch);
                 }
             }
         }
-        functions
+        branches
+    }
+
+    /// Returns the functions of a program with existing blocks.
+    fn functions(&self, code: &Code) -> Vec<FunctionCoverage> {
+        let whole = [(0, code.name.clone())];
+        let known = if code.functions.is_empty() { &whole[..] } else { &code.functions };
+        let ends = known.iter().skip(1).map(|(next, _)| *next).chain([usize::MAX]);
+        let function = |((start, name), end): (&(usize, String), usize)| {
+            let is_inside = |at: usize| (*start..end).contains(&at);
+            let blocks: Vec<usize> =
+                code.blocks().filter(|block| is_inside(block.start)).map(|block| block.part).collect();
+            let edges = code.edges().filter(|(edge, _)| is_inside(edge.last)).map(|(_, part)| part);
+            let line = code.lines.iter().find(|line| line.instruction >= *start && line.line > 0);
+            let first = blocks.iter().find(|block| self.exists[**block])?;
+            Some(FunctionCoverage {
+                name: name.clone(),
+                file: line.map(|line| line.file.clone()),
+                line: line.map(|line| line.line),
+                packets: self.packets[*first],
+                edges: self.share(edges),
+                blocks: self.share(blocks),
+            })
+        };
+        known.iter().zip(ends).filter_map(function).collect()
+    }
+}
+
+/// Returns one bit for each byte of a word in memory order. Each byte is 0 or 1.
+fn bits_of(bytes: u64) -> u64 {
+    // Each byte's bit is moved to the highest byte, at the position of the byte; no sum of two bits gets there.
+    bytes.to_le().wrapping_mul(0x0102_0408_1020_4080) >> (u64::BITS - u8::BITS)
+}
+
+fn each_bit(mut bits: u64, mut call: impl FnMut(usize)) {
+    while bits != 0 {
+        call(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
     }
 }

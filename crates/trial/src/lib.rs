@@ -2,7 +2,7 @@
 //!
 //! Both programs are loaded with their own maps, without an interface. Calls of clocks and of random numbers become
 //! loads of values that the trial sets before each packet, so that a run can be repeated; a byte for each basic block
-//! shows what a packet reached.
+//! and for each critical edge shows what a packet reached.
 
 mod arrival;
 mod clock;

@@ -1,5 +1,5 @@
-//! Probes do not change what a program does. Its objects and packets are of a directory that the test is given; without
-//! one it uses the object of xdp-tools' package and packets of random bytes.
+//! Probes do not change what a program does, and probes of all kinds show the same coverage. Objects and packets are of a
+//! directory that the test is given; without one it uses the object of xdp-tools' package and packets of random bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,8 @@ fn probes_change_no_outcome() {
         let mut source = Source::read(&file).expect("an object");
         source.prefer_tc(None);
         for program in source.programs() {
-            for probes in [ProbeKind::Frugal, ProbeKind::OnStack] {
+            let mut coverage = None;
+            for probes in [ProbeKind::Frugal, ProbeKind::OnStack, ProbeKind::InLoads(2), ProbeKind::InLoads(4)] {
                 let about = format!("{} of {}, {probes:?}", program.name, file.display());
                 let subject = Subject::new(file.clone(), Some(program.name.clone()));
                 let plan = Plan {
@@ -108,10 +109,12 @@ fn probes_change_no_outcome() {
                     Trial::begin_with(plan, [probes, ProbeKind::None]).unwrap_or_else(|e| panic!("{about}: {e}"));
                 each_packet(|packet| trial.packet(packet).expect("a run"));
                 let report = trial.finish().expect("a report");
-                let blocks = report.coverage.as_ref().map(|coverage| coverage.blocks);
-                println!("{about}: {} packets, {blocks:?}, {:?}", report.packets, report.notes);
+                let parts = report.coverage.as_ref().map(|one| (one.blocks, one.edges));
+                println!("{about}: {} packets, {parts:?}, {:?}", report.packets, report.notes);
                 assert!(report.groups.is_empty(), "{about}: {:?}", report.groups);
                 assert!(report.maps.is_empty(), "{about}: {:?}", report.maps);
+                let found = format!("{:?}", report.coverage);
+                assert_eq!(&found, coverage.get_or_insert_with(|| found.clone()), "{about}");
             }
         }
     }

@@ -121,16 +121,18 @@ fn summary(body: &mut String, coverage: &Coverage) {
     table(
         body,
         &["Part", "Reached", "Of", "Share"],
-        [("Blocks", coverage.blocks), ("Lines", coverage.lines)]
+        [("Blocks", coverage.blocks), ("Edges", coverage.edges), ("Lines", coverage.lines)]
             .map(|(name, share)| (name.to_owned(), shares(share)))
             .into_iter(),
     );
     body.push_str("<h3>Functions</h3>\n");
     let rows = coverage.functions.iter().map(|function| {
-        let cells = std::iter::once(function.packets.to_string()).chain(shares(function.blocks));
+        let parts = [function.blocks, function.edges].into_iter().flat_map(shares);
+        let cells = std::iter::once(function.packets.to_string()).chain(parts);
         (format!("<code>{}</code>", escape(&function.name)), cells.collect())
     });
-    table(body, &["Function", "Packets", "Blocks reached", "Of", "Share"], rows);
+    let columns = ["Function", "Packets", "Blocks reached", "Of", "Share", "Edges reached", "Of", "Share"];
+    table(body, &columns, rows);
     if coverage.files.is_empty() {
         paragraph(body, "The object has no line information: compile it with -g.");
         return;
@@ -158,7 +160,8 @@ fn source(body: &mut String, number: usize, file: &SourceCoverage) {
     let _ = writeln!(
         body,
         "<h3 id=\"file-{number}\">{name}</h3>\n<table class=\"code\"><thead><tr><th scope=\"col\">Line</th>\
-         <th scope=\"col\">Packets</th><th scope=\"col\">Mark</th><th scope=\"col\">Source</th></tr></thead><tbody>"
+         <th scope=\"col\">Packets</th><th scope=\"col\">Branches</th><th scope=\"col\">Mark</th>\
+         <th scope=\"col\">Source</th></tr></thead><tbody>"
     );
     let mut expected = file.lines.first().map_or(0, |line| line.line);
     for line in &file.lines {
@@ -172,13 +175,15 @@ fn source(body: &mut String, number: usize, file: &SourceCoverage) {
 fn source_line(body: &mut String, line: &LineCoverage, is_after_gap: bool) {
     let reach = Reach::of(line);
     let gap = if is_after_gap { " gap" } else { "" };
-    let blocks = match reach {
-        Reach::Part => format!(" {}/{}", line.blocks.reached, line.blocks.total),
-        Reach::Full | Reach::None => String::new(),
+    let blocks = match (reach, line.blocks) {
+        (Reach::Part, Share { reached, total }) if reached < total => format!(" {reached}/{total}"),
+        _ => String::new(),
     };
+    let ways = line.ways();
+    let ways = if ways.total == 0 { String::new() } else { format!("{}/{}", ways.reached, ways.total) };
     let _ = writeln!(
         body,
-        "<tr class=\"{}{gap}\"><th scope=\"row\">{}</th><td>{}</td><td>{}{blocks}</td><td>{}</td></tr>",
+        "<tr class=\"{}{gap}\"><th scope=\"row\">{}</th><td>{}</td><td>{ways}</td><td>{}{blocks}</td><td>{}</td></tr>",
         reach.class(),
         line.line,
         line.packets,
@@ -200,6 +205,7 @@ impl Reach {
         match line {
             LineCoverage { packets: 0, .. } => Self::None,
             LineCoverage { blocks, .. } if blocks.reached < blocks.total => Self::Part,
+            _ if line.ways().reached < line.ways().total => Self::Part,
             _ => Self::Full,
         }
     }
@@ -224,7 +230,7 @@ impl Reach {
     fn meaning(self) -> &'static str {
         match self {
             Self::Full => "reached",
-            Self::Part => "reached in part, with blocks reached/all",
+            Self::Part => "reached in part, with blocks reached/all; branches: ways taken/all",
             Self::None => "not reached",
         }
     }
@@ -285,7 +291,7 @@ mod tests {
             "<li>Missed: line coverage is 75 %, below 80 %</li>",
             "<p>Fuzzing: 40 runs with a difference</p>",
             "<th scope=\"row\">PASS at /src/filter.c:86, repeated</th><td>12000</td><td>106.0</td><td>94.5</td>",
-            "<code>xdp_filter</code></th><td>12345</td><td>3</td><td>4</td><td>75 %</td>",
+            "<code>xdp_filter</code></th><td>12345</td><td>3</td><td>4</td><td>75 %</td><td>4</td><td>6</td><td>66 %</td>",
         ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
@@ -294,10 +300,10 @@ mod tests {
     #[test]
     fn lines_have_marks_as_well_as_colours() {
         let page = page(&sample::report());
-        assert!(page.contains("<tr class=\"none\"><th scope=\"row\">21</th><td>0</td><td>✗</td>"));
+        assert!(page.contains("<tr class=\"none\"><th scope=\"row\">21</th><td>0</td><td>0/2</td><td>✗</td>"));
         assert!(page.contains("<td>\tbpf_printk(&quot;&lt;dropped&gt;&quot;);</td>"));
-        assert!(page.contains("<tr class=\"full gap\"><th scope=\"row\">81</th><td>12345</td><td>✓</td>"));
-        assert!(page.contains("<tr class=\"part gap\"><th scope=\"row\">88</th><td>9</td><td>~ 1/2</td>"));
+        assert!(page.contains("<tr class=\"full gap\"><th scope=\"row\">81</th><td>12345</td><td>1/1</td><td>✓</td>"));
+        assert!(page.contains("<tr class=\"part gap\"><th scope=\"row\">88</th><td>9</td><td>3/4</td><td>~ 1/2</td>"));
         assert!(page.contains("<tr class=\"full\"><th scope=\"row\">7</th>"));
     }
 

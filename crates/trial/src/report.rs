@@ -186,6 +186,8 @@ impl Share {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Coverage {
     pub blocks: Share,
+    /// Ways from the end of a block to the beginning of another.
+    pub edges: Share,
     pub lines: Share,
     pub functions: Vec<FunctionCoverage>,
     pub files: Vec<SourceCoverage>,
@@ -200,6 +202,7 @@ pub struct FunctionCoverage {
     /// Packets that entered it.
     pub packets: u64,
     pub blocks: Share,
+    pub edges: Share,
 }
 
 /// A source file.
@@ -218,6 +221,34 @@ pub struct LineCoverage {
     pub packets: u64,
     /// Blocks that begin or lie in the line.
     pub blocks: Share,
+    /// Its conditional jumps.
+    pub branches: Vec<BranchCoverage>,
+}
+
+impl LineCoverage {
+    /// Returns the ways of its conditional jumps.
+    pub fn ways(&self) -> Share {
+        let ways = || self.branches.iter().flat_map(BranchCoverage::ways);
+        let reached = ways().filter(|(_, packets)| *packets > 0).count() as u64;
+        Share { reached, total: ways().count() as u64 }
+    }
+}
+
+/// A conditional jump: packets that reached its block, and packets that took each of its ways. The verifier removes a way
+/// that is never taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BranchCoverage {
+    pub packets: u64,
+    pub taken: Option<u64>,
+    pub not_taken: Option<u64>,
+}
+
+impl BranchCoverage {
+    /// Returns the packets of its ways, each with its position: the jump's way is 0, the other one is 1.
+    pub fn ways(&self) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let ways = [self.taken, self.not_taken].into_iter().enumerate();
+        ways.filter_map(|(position, packets)| Some((position, packets?)))
+    }
 }
 
 /// The times of the programs without probes and with the kernel's own clocks, from the maps' first state.
@@ -237,7 +268,7 @@ pub struct Timing {
     pub paths: Vec<PathTiming>,
 }
 
-/// The times of the packets that reach the same blocks of the tested program.
+/// The times of the packets that take the same path through the tested program.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathTiming {
     pub packets: u64,

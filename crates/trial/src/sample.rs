@@ -1,9 +1,9 @@
 //! A made-up report for the tests of the outputs, and a check of markup.
 
 use crate::report::{
-    Coverage, Difference, Example, Field, FileReport, FunctionCoverage, Fuzzing, Group, LeftOut, LineCoverage,
-    MapDifference, Method, PathTiming, Recorded, Report, Share, SourceCoverage, SourceLine, Tested, Timing,
-    VerdictCount,
+    BranchCoverage, Coverage, Difference, Example, Field, FileReport, FunctionCoverage, Fuzzing, Group, LeftOut,
+    LineCoverage, MapDifference, Method, PathTiming, Recorded, Report, Share, SourceCoverage, SourceLine, Tested,
+    Timing, VerdictCount,
 };
 
 /// Returns a report with a value of every kind, and with characters that need an escape.
@@ -126,32 +126,47 @@ fn timing() -> Timing {
 
 pub fn coverage() -> Coverage {
     let share = |reached, total| Share { reached, total };
-    let function = |name: &str, line: Option<u32>, packets, blocks| FunctionCoverage {
+    let function = |name: &str, line: Option<u32>, packets, blocks, edges| FunctionCoverage {
         name: name.into(),
         file: line.map(|_| "/src/filter.c".into()),
         line,
         packets,
         blocks,
+        edges,
     };
-    let line = |line, text: &str, packets, blocks| LineCoverage { line, text: text.into(), packets, blocks };
+    let line = |line, text: &str, packets, blocks, branches| LineCoverage {
+        line,
+        text: text.into(),
+        packets,
+        blocks,
+        branches,
+    };
+    let branch = |packets, taken, not_taken| BranchCoverage { packets, taken, not_taken };
     Coverage {
         blocks: share(3, 5),
+        edges: share(4, 7),
         lines: share(3, 4),
         functions: vec![
-            function("xdp_filter", Some(80), 12_345, share(3, 4)),
-            function("log_packet", Some(20), 0, share(0, 1)),
-            function("no_source", None, 0, share(0, 0)),
+            function("xdp_filter", Some(80), 12_345, share(3, 4), share(4, 6)),
+            function("log_packet", Some(20), 0, share(0, 1), share(0, 1)),
+            function("no_source", None, 0, share(0, 0), share(0, 0)),
         ],
         files: vec![
             SourceCoverage {
                 name: "/src/filter.c".into(),
                 lines: vec![
-                    line(21, "\tbpf_printk(\"<dropped>\");", 0, share(0, 1)),
-                    line(81, "\tif (!parse(ctx))", 12_345, share(2, 2)),
-                    line(88, "\tif (rule && rule->action == ALLOW)", 9, share(1, 2)),
+                    line(21, "\tbpf_printk(\"<dropped>\");", 0, share(0, 1), vec![branch(0, Some(0), Some(0))]),
+                    line(81, "\tif (!parse(ctx))", 12_345, share(2, 2), vec![branch(12_345, None, Some(12_345))]),
+                    line(
+                        88,
+                        "\tif (rule && rule->action == ALLOW)",
+                        9,
+                        share(1, 2),
+                        vec![branch(9, Some(9), Some(0)), branch(9, Some(4), Some(5))],
+                    ),
                 ],
             },
-            SourceCoverage { name: "/src/parse.h".into(), lines: vec![line(7, "return 0;", 3, share(1, 1))] },
+            SourceCoverage { name: "/src/parse.h".into(), lines: vec![line(7, "return 0;", 3, share(1, 1), vec![])] },
         ],
     }
 }

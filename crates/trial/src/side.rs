@@ -29,7 +29,7 @@ pub(crate) struct Preparation {
     pub probes: ProbeKind,
 }
 
-/// Probes in the blocks of a program.
+/// Probes in the blocks and edges of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeKind {
     None,
@@ -38,6 +38,32 @@ pub(crate) enum ProbeKind {
     /// Probes that always use the stack.
     #[cfg(test)]
     OnStack,
+    /// Probes of which each of a number of loads has a part, though one load could have them all.
+    #[cfg(test)]
+    InLoads(usize),
+}
+
+impl ProbeKind {
+    pub fn always_use_stack(self) -> bool {
+        match self {
+            Self::None | Self::Frugal => false,
+            #[cfg(test)]
+            Self::OnStack => true,
+            #[cfg(test)]
+            Self::InLoads(_) => false,
+        }
+    }
+
+    /// Returns the smallest number of loads.
+    pub fn loads(self) -> usize {
+        match self {
+            Self::None | Self::Frugal => 1,
+            #[cfg(test)]
+            Self::OnStack => 1,
+            #[cfg(test)]
+            Self::InLoads(loads) => loads,
+        }
+    }
 }
 
 /// A program that is run on packets.
@@ -47,7 +73,10 @@ pub(crate) struct Side {
     pub kind: VerdictKind,
     pub maps: Maps,
     pub clock: Clock,
+    /// The probes of this load and of the others.
     pub probes: Option<Probes>,
+    /// Further loads of the same program, with the other probes and with their own maps.
+    pub others: Vec<Side>,
     /// The packet after the last run.
     pub left: Left,
     /// Constants with which the program compares.
@@ -62,7 +91,7 @@ pub(crate) struct Side {
     /// Properties of the kernel that the program's results depend on.
     pub notes: Vec<String>,
     /// The map of each call that redirects packets; `None` if the call names an interface.
-    calls: Vec<Option<Rc<str>>>,
+    targets: Vec<Option<Rc<str>>>,
     runner: Runner,
 }
 
@@ -91,7 +120,8 @@ impl Side {
     /// Loads a program of an object file, after a function has set it up.
     pub fn load(
         subject: &Subject,
-        preparation: Preparation,
+        calls: Replaced,
+        mut probes: Option<&mut Probes>,
         set_up: impl FnOnce(&mut Source) -> Result<()>,
     ) -> Result<Self> {
         let (mut source, kind) = subject.open()?;
@@ -101,13 +131,7 @@ impl Side {
         }
         let mut notes = limits::of_kernel_functions(&source.kernel_functions());
         let clock = Clock::new()?;
-        let mut probes = match preparation.probes {
-            ProbeKind::None => None,
-            ProbeKind::Frugal => Some(Probes::new(false)?),
-            #[cfg(test)]
-            ProbeKind::OnStack => Some(Probes::new(true)?),
-        };
-        let mut calls = Vec::new();
+        let mut targets = Vec::new();
         let mut instructions = 0;
         let mut tag = None;
         let mut constants = Vec::new();
@@ -126,7 +150,7 @@ impl Side {
                 if let Some(probes) = &mut probes {
                     add_probes(probes, prepared, name, &mut edits)?;
                 }
-                clock.edit(&code, &mut edits, preparation.calls, &mut calls, &prepared.map_names());
+                clock.edit(&code, &mut edits, calls, &mut targets, &prepared.map_names());
                 let edited = edits.apply(&code).map_err(|far| {
                     Error::failed(
                         format!("cannot instrument {name}"),
@@ -138,9 +162,9 @@ impl Side {
             programs = names.to_vec();
             Ok(())
         })?;
-        if let Some(probes) = &mut probes {
+        if let Some(probes) = probes {
             let loaded: Vec<BorrowedFd<'_>> = programs.iter().filter_map(|name| loaded.program(name)).collect();
-            probes.find_removed(&loaded)?;
+            probes.find_kept(&loaded)?;
         }
         let maps = Maps::open(loaded.maps())?;
         let is_buffer = |fd: &BorrowedFd<'_>| info::map(*fd).is_ok_and(|about| about.kind == map::RINGBUF);
@@ -152,13 +176,14 @@ impl Side {
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
         let tested = Tested { name, source: subject.label(), instructions, tag };
-        let calls = calls.into_iter().map(|map| map.map(Rc::from)).collect();
+        let targets = targets.into_iter().map(|map| map.map(Rc::from)).collect();
         Ok(Self {
             tested,
             kind,
             maps,
             clock,
-            probes,
+            probes: None,
+            others: Vec::new(),
             left: Left::new(kind),
             constants,
             program,
@@ -166,13 +191,34 @@ impl Side {
             held: Vec::new(),
             buffers,
             notes,
-            calls,
+            targets,
             runner: Runner::default(),
         })
     }
 
+    /// Begins the sequence of random numbers again.
+    pub fn seed(&self, seed: u64) {
+        self.clock.seed(seed);
+        self.others.iter().for_each(|other| other.seed(seed));
+    }
+
+    /// Brings the maps into their first state.
+    pub fn reset(&self) -> Result<()> {
+        self.maps.reset()?;
+        self.others.iter().try_for_each(Self::reset)
+    }
+
+    /// Forgets the first contents of maps that no packet has changed, so that they are not brought back.
+    pub fn forget_unchanged(&mut self) -> Result<()> {
+        self.maps.forget_unchanged()?;
+        self.others.iter_mut().try_for_each(Self::forget_unchanged)
+    }
+
     /// Runs the program on a packet, and notes the outcome in `left`, whose memory is used again. Returns the duration.
     pub fn run(&mut self, packet: &[u8], arrival: Arrival, moment: Moment) -> Result<Duration> {
+        for other in &mut self.others {
+            other.run(packet, arrival, moment)?;
+        }
         self.clock.set_time(moment);
         let run = match self.kind {
             VerdictKind::Xdp => {
@@ -188,7 +234,7 @@ impl Side {
         }
         let redirection = self.clock.redirection().filter(|_| is_redirected(self.kind, verdict));
         self.left.target = redirection.map(|redirection| Target {
-            map: self.calls.get(redirection.call).cloned().flatten(),
+            map: self.targets.get(redirection.call).cloned().flatten(),
             key: redirection.key,
         });
         self.left.bytes.clear();
@@ -212,7 +258,7 @@ fn add_probes(probes: &mut Probes, prepared: &Prepared<'_>, name: &str, edits: &
     let code = prepared.instructions(name)?;
     // A program that the verifier refuses as it is gets its error when it is loaded.
     let stack_depths = || prepared.stack_depths(name).ok().flatten();
-    probes.add(name, &code, edits, stack_depths, (prepared.lines(name)?, prepared.functions(name)?))
+    probes.add(name, &code, edits, stack_depths, || Ok((prepared.lines(name)?, prepared.functions(name)?)))
 }
 
 impl Left {

@@ -578,7 +578,6 @@ mod tests {
     use super::*;
     use crate::arrival::ArrivalInterface;
     use crate::clock::{Moment, Replaced};
-    use crate::side::{Preparation, ProbeKind};
     use crate::subject::Subject;
     use trawl_bpf::object;
     use trawl_bpf::test_run::Arrival;
@@ -687,9 +686,8 @@ mod tests {
         let id = info::program(file.program(name).unwrap()).unwrap().id;
         let running = Running::open(id).unwrap().expect("it is loaded");
         let contents = FirstContents::new(Origin::Running(running), Vec::new());
-        let preparation = Preparation { calls: Replaced::Clocks, probes: ProbeKind::Frugal };
         let subject = Subject::new(path.clone(), Some(name.to_owned()));
-        let side = Side::load(&subject, preparation, |source| {
+        let side = Side::load(&subject, Replaced::Clocks, None, |source| {
             contents.set_up(Newcomer { source, is_running: true, running: None }).map(drop)
         });
         std::fs::remove_file(&path).unwrap();

@@ -111,8 +111,9 @@ fn sentences(report: &Report) -> Vec<String> {
     let maps = report.maps.iter().map(|map| cut(&wording::map(map)));
     let coverage = report.coverage.as_ref().map(|coverage| {
         let blocks = wording::share(coverage.blocks, "blocks");
+        let edges = wording::share(coverage.edges, "edges");
         let lines = wording::share(coverage.lines, "lines");
-        format!("coverage: {blocks}, {lines} ({})", wording::percent(coverage.lines))
+        format!("coverage: {blocks}, {edges}, {lines} ({})", wording::percent(coverage.lines))
     });
     let left_out = report.files.iter().flat_map(|file| {
         file.left_out.iter().map(|left_out| format!("note: {}", wording::left_out(&file.name, left_out)))
@@ -161,7 +162,7 @@ DROP   1345   1354
 2. TX, bytes 30 to 31 differ (allowed: tx>tx where udp): 4 packets
 map ports: 2 entries differ, for example key 0035: 01 becomes 00
 recorded verdicts: 6980 of 6982 reproduced
-coverage: 3 of 5 blocks, 3 of 4 lines (75 %)
+coverage: 3 of 5 blocks, 4 of 7 edges, 3 of 4 lines (75 %)
 fuzzing: 11220000 runs in 60.0 s (187000 a second), 12 new blocks, 5021 paths, a corpus of 5000 packets
 fuzzing: 40 runs with a difference
 note: 3 runs of fuzzing with a difference not shown: packets alone did not show it again

@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result, errno, process};
 use crate::arrival::ArrivalInterface;
 use crate::clock::{Moment, Replaced};
 use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
-use crate::coverage::Path;
+use crate::coverage::{Path, Probes};
 use crate::digest;
 use crate::fuzz;
 use crate::minimise;
@@ -40,6 +40,9 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Length from which a kernel may refuse a packet for its length, and its errors then.
 const SHORTEST_REFUSED: usize = 3000;
 const REFUSED: [Option<i32>; 2] = [Some(errno::EINVAL), Some(errno::E2BIG)];
+
+/// Numbers of loads that are tried for a program that is too complex with all probes.
+const LOADS: [usize; 2] = [2, 4];
 
 /// A question about a packet.
 pub type PacketTest = Box<dyn Fn(&[u8]) -> bool>;
@@ -110,26 +113,60 @@ pub struct Plan {
 
 impl Plan {
     /// Loads a program, and brings its maps into their first state. `running` is the program that may run now, whose
-    /// loader may have set it up.
-    /// A program that can be loaded only without probes has none.
+    /// loader may have set it up. A program that is too complex with probes is loaded several times, each time with a
+    /// part of them, or else without them.
     fn load(&self, subject: &Subject, running: Option<&Subject>, preparation: Preparation) -> Result<Side> {
-        let loaded = self.try_load(subject, running, preparation);
-        let Err(refusal) = loaded else {
-            return loaded;
+        let Preparation { calls, probes } = preparation;
+        let refusal = match probes {
+            ProbeKind::None => return self.load_once(subject, running, calls, None),
+            _ => match self.load_often(subject, running, preparation, probes.loads()) {
+                Ok(side) => return Ok(side),
+                Err(refusal) => refusal,
+            },
         };
-        if preparation.probes == ProbeKind::None {
-            return Err(refusal);
+        let mut plain = self.load_once(subject, running, calls, None).map_err(|_| refusal)?;
+        let name = &plain.tested.name;
+        for loads in LOADS {
+            if let Ok(mut side) = self.load_often(subject, running, preparation, loads) {
+                side.notes.push(format!(
+                    "the coverage of {name} is measured in {loads} loads, which run each packet: the kernel refuses it with \
+                     all probes in one"
+                ));
+                return Ok(side);
+            }
         }
-        let without = Preparation { probes: ProbeKind::None, ..preparation };
-        let mut side = self.try_load(subject, running, without).map_err(|_| refusal)?;
-        let name = &side.tested.name;
-        side.notes.push(format!("the coverage of {name} is not measured: the kernel refuses it with the probes"));
-        Ok(side)
+        plain.notes.push(format!("the coverage of {name} is not measured: the kernel refuses it with the probes"));
+        Ok(plain)
     }
 
-    fn try_load(&self, subject: &Subject, running: Option<&Subject>, preparation: Preparation) -> Result<Side> {
+    /// Loads a program a number of times, each time with an equal part of the probes.
+    fn load_often(
+        &self,
+        subject: &Subject,
+        running: Option<&Subject>,
+        preparation: Preparation,
+        loads: usize,
+    ) -> Result<Side> {
+        let mut probes = Probes::new(preparation.probes.always_use_stack(), loads)?;
+        let sides = (0..loads).map(|load| {
+            probes.begin_load(load);
+            self.load_once(subject, running, preparation.calls, Some(&mut probes))
+        });
+        let mut others = sides.collect::<Result<Vec<_>>>()?;
+        let mut first = others.remove(0);
+        (first.probes, first.others) = (Some(probes), others);
+        Ok(first)
+    }
+
+    fn load_once(
+        &self,
+        subject: &Subject,
+        running: Option<&Subject>,
+        calls: Replaced,
+        probes: Option<&mut Probes>,
+    ) -> Result<Side> {
         let mut notes = Vec::new();
-        let mut side = Side::load(subject, preparation, |source| {
+        let mut side = Side::load(subject, calls, probes, |source| {
             let running = running.map(Subject::open).transpose()?.map(|(source, _)| source);
             let is_running = subject.is_running();
             notes = self.first_contents.set_up(Newcomer { source, is_running, running: running.as_ref() })?;
@@ -348,7 +385,7 @@ impl Trial {
         let arrival =
             arrives_by.map_or_else(Arrival::default, |one| Arrival { interface: one.index, queue: packet.queue });
         let mut run = |side: &mut Side| {
-            side.clock.seed(seed);
+            side.seed(seed);
             side.run(bytes, arrival, moment)?;
             Ok::<_, Error>(side.probes.as_mut().map_or(0, |probes| probes.collect(counts)))
         };
@@ -380,8 +417,8 @@ impl Trial {
     }
 
     pub(crate) fn reset(&self) -> Result<()> {
-        self.after.maps.reset()?;
-        self.before.iter().try_for_each(|side| side.maps.reset())
+        self.after.reset()?;
+        self.before.iter().try_for_each(Side::reset)
     }
 
     /// Ends the trial: compares the maps, and makes examples of the differences.
@@ -403,7 +440,7 @@ impl Trial {
         if others > 0 {
             notes.push(format!("{others} packets differ in ways beyond the first {MOST_GROUPS}, and are not shown"));
         }
-        let coverage = self.after.probes.as_ref().map(crate::coverage::Probes::coverage);
+        let coverage = self.after.probes.as_ref().map(Probes::coverage);
         let mut missed = Vec::new();
         if let (Some(least), Some(lines)) = (self.plan.min_lines, coverage.as_ref().map(|one| one.lines)) {
             let reached = lines.percent();
@@ -446,8 +483,8 @@ impl Trial {
 
     /// Forgets the first contents of maps that no packet has changed, so that they are not brought back.
     pub(crate) fn forget_unchanged(&mut self) -> Result<()> {
-        self.after.maps.forget_unchanged()?;
-        self.before.as_mut().map_or(Ok(()), |before| before.maps.forget_unchanged())
+        self.after.forget_unchanged()?;
+        self.before.as_mut().map_or(Ok(()), Side::forget_unchanged)
     }
 
     /// Runs packets that are made of the recorded ones, if requested.
@@ -632,7 +669,7 @@ fn check_kernel() -> Result<()> {
 
 /// Returns the fields and lines in which the last packet's outcomes differ.
 fn describe(before: Option<&Side>, after: &Side) -> Description {
-    let lines = |side: &Side| side.probes.as_ref().map(crate::coverage::Probes::lines_of_path).unwrap_or_default();
+    let lines = |side: &Side| side.probes.as_ref().map(Probes::lines_of_path).unwrap_or_default();
     match before {
         Some(before) if before.left.leaves() && after.left.leaves() => {
             (compare::fields(&before.left, &after.left), compare::parting(&lines(before), &lines(after)))

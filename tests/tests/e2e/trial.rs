@@ -1,6 +1,6 @@
 //! `trawl xdp test`: programs run on recorded packets, and compared.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trawl_packet::pcapng::write::{self, EnhancedPacket, SectionHeader};
 use trawl_packet::pcapng::{Interface, Verdict};
 use trawl_tests::lab::Directory;
@@ -342,6 +342,73 @@ fn coverage_counts_lines_and_blocks() {
     assert!(std::fs::read_to_string(&page).expect("a page").contains("bpf_map_lookup_elem"));
     let (missed, status) = report(&[&object, &recording, "--min-lines", "100%"]);
     assert_eq!((status, missed["missed"].as_array().map(Vec::len)), (1, Some(1)), "{missed}");
+}
+
+/// Frames for the program `edges`, each with a name for its way.
+fn ways(names: &str) -> Vec<Recorded> {
+    let frame = |name: char| {
+        let (length, bytes) = match name {
+            'd' => (14, [0, 0]), // too short
+            'o' => (64, [1, 0]), // odd
+            'f' => (64, [4, 0]), // four
+            'l' => (64, [2, 3]), // the loop runs again
+            'h' => (64, [200, 0]),
+            _ => panic!("there is no way {name}"),
+        };
+        let mut frame = frames::silent(64);
+        frame[14..16].copy_from_slice(&bytes);
+        frame.truncate(length);
+        frame
+    };
+    names.chars().enumerate().map(|(number, name)| (number as u64, frame(name), None)).collect()
+}
+
+fn branch(packets: u64, taken: impl Into<Value>, not_taken: u64) -> Value {
+    json!({ "packets": packets, "taken": taken.into(), "not_taken": not_taken })
+}
+
+#[test]
+fn coverage_counts_edges() {
+    let Some(files) = Files::open() else {
+        return;
+    };
+    let object = files.object("edges");
+    // Reached blocks and edges, of 13 and 15.
+    for (names, blocks, edges) in [
+        ("d", 2, 1),
+        ("o", 3, 2),
+        ("f", 4, 3),
+        ("l", 11, 10),
+        ("h", 10, 8),
+        ("od", 4, 3),
+        ("dofh", 12, 11),
+        ("dofhl", 13, 15),
+    ] {
+        let (report, status) = report(&[&object, &files.recording(&ways(names)), "--against", &object]);
+        assert_eq!((status, &report["groups"]), (0, &json!([])), "{report}");
+        let coverage = &report["coverage"];
+        assert_eq!(coverage["blocks"], json!({ "reached": blocks, "total": 13 }), "{names}");
+        assert_eq!(coverage["edges"], json!({ "reached": edges, "total": 15 }), "{names}");
+    }
+    let lcov = files.path("edges.info");
+    let (report, _) = report(&[&object, &files.recording(&ways("dofhl")), "--coverage", &lcov]);
+    let coverage = &report["coverage"];
+    let functions = coverage["functions"].as_array().expect("a list").iter();
+    let functions: Vec<(&Value, &Value)> = functions.map(|one| (&one["name"], &one["edges"]["total"])).collect();
+    assert_eq!(functions, [(&json!("edges"), &json!(12)), (&json!("is_large"), &json!(3))]);
+    let lines = coverage["files"][0]["lines"].as_array().expect("a list").iter();
+    let branches: Vec<&Value> = lines.map(|line| &line["branches"]).filter(|list| **list != json!([])).collect();
+    let main = [
+        branch(5, 1, 4),
+        branch(4, 1, 3),
+        branch(3, 1, 2),
+        branch(2, 1, 2),
+        branch(2, Value::Null, 2),
+        branch(2, 1, 1),
+    ];
+    assert_eq!(branches, [&json!([branch(2, 1, 1)]), &json!(main)]);
+    let text = std::fs::read_to_string(&lcov).expect("a tracefile");
+    assert_eq!((text.contains("BRF:13\nBRH:13\n"), text.matches("BRDA:").count()), (true, 13), "{text}");
 }
 
 /// A program close to the verifier's limit is too complex for it with a probe in each block.

@@ -220,7 +220,7 @@ mod tests {
     use crate::map;
     use crate::program::{HAS_FRAGS, SCHED_CLS, XDP};
     use crate::program::{LoadOptions, returning};
-    use trawl_ebpf::coverage::add_probes;
+    use trawl_ebpf::coverage::{Form, Parts, add_probes};
     use trawl_ebpf::{Edits, Insn, op};
     use trawl_sys::testing::root_or_skip;
 
@@ -264,38 +264,69 @@ mod tests {
         assert!(xdp(program.as_fd(), &[0; 13], None, 1).is_err());
     }
 
+    /// Returns the numbers of the parts of a program that a frame with this first byte ran, and the verdict.
+    fn parts_that_ran(program: &[Insn], first: u8, always_spill: bool) -> (Vec<usize>, u32) {
+        const OFFSET: u32 = 8;
+        let map = map::create_mmapable_array("trawl_test", 64, 1).expect("a map");
+        let mut edits = Edits::default();
+        let form = Form { map: map.as_raw_fd(), first: OFFSET, stack_depths: Some(&[0, 0]), always_spill };
+        let probes = add_probes(program, &Parts::of(program), &mut edits, form, |_| true);
+        assert_eq!(probes.spilled.is_empty(), !always_spill);
+        let edited = edits.apply(program).expect("all jumps are near");
+        let loaded = LoadOptions::new("trawl_test", XDP).load(&edited.instructions).expect("a valid program");
+        let mut frame = [0u8; 64];
+        frame[0] = first;
+        let verdict = xdp(loaded.as_fd(), &frame, None, 1).expect("a run").value;
+        let marked = map::read(map.as_fd(), 0).expect("the array's value");
+        assert!(marked.iter().all(|byte| *byte <= 1) && marked[..OFFSET as usize] == [0; OFFSET as usize]);
+        (
+            marked
+                .into_iter()
+                .skip(OFFSET as usize)
+                .enumerate()
+                .filter(|(_, byte)| *byte == 1)
+                .map(|(n, _)| n)
+                .collect(),
+            verdict,
+        )
+    }
+
     #[test]
-    fn probes_set_the_bytes_of_the_blocks_that_ran() {
+    fn probes_set_the_bytes_of_the_parts_that_ran() {
         if !root_or_skip() {
             return;
         }
-        // Returns the frame's first byte if that is 0, and 2 otherwise.
+        let is_set = Insn::new(op::JMP | op::JSET | op::K, 7, 0, 6, 1);
+        let is_four = Insn::new(op::JMP32 | op::JEQ | op::K, 7, 0, 5, 4);
+        let again = Insn::new(op::JMP | op::JLT | op::X, 8, 7, -2, 0);
         let program = [
             op::load(op::W, 6, 1, 0), // the frame
             op::load(op::W, 2, 1, 4), // its end
             op::mov(3, 6),
             op::alu_imm(op::ADD, 3, 14),
-            Insn::new(op::JMP | op::JGT | op::X, 3, 2, 2, 0), // to the move
-            op::load(op::B, 0, 6, 0),
-            op::jump_if(op::JEQ, 0, 0, 1), // to the exit
-            op::alu_imm(op::MOV, 0, 2),
+            Insn::new(op::JMP | op::JGT | op::X, 3, 2, 10, 0), // to the drop
+            op::load(op::B, 7, 6, 0),
+            is_set,  // to the pass
+            is_four, // to the pass
+            op::alu_imm(op::MOV, 8, 0),
+            op::alu_imm(op::ADD, 8, 1),
+            again,
+            op::mov(1, 7),
+            op::call(4).with_src(op::OWN_FUNCTION),
+            op::alu_imm(op::MOV, 0, 2), // pass
+            op::exit(),
+            op::alu_imm(op::MOV, 0, 1), // drop
+            op::exit(),
+            op::mov(0, 1), // the function
             op::exit(),
         ];
         for always_spill in [false, true] {
-            for (first, value, bytes) in [(0, 0, [1, 1, 0, 1]), (5, 2, [1, 1, 1, 1])] {
-                let map = map::create_mmapable_array("trawl_test", 16, 1).expect("a map");
-                let mut edits = Edits::default();
-                let descriptor = map.as_raw_fd();
-                let probes = add_probes(&program, &mut edits, descriptor, 8, Some(&[0]), |_| true, always_spill);
-                assert_eq!(probes.spilled.len(), usize::from(always_spill));
-                let edited = edits.apply(&program).expect("all jumps are near");
-                let loaded = LoadOptions::new("trawl_test", XDP).load(&edited.instructions).expect("a valid program");
-                let mut frame = [0u8; 64];
-                frame[0] = first;
-                assert_eq!(xdp(loaded.as_fd(), &frame, None, 1).expect("a run").value, value);
-                let marked = map::read(map.as_fd(), 0).expect("the array's value");
-                assert_eq!(marked, [&[0; 8][..], &bytes, &[0; 4]].concat());
-            }
+            let ran = |first| parts_that_ran(&program, first, always_spill);
+            // Parts 0 to 8 are blocks, 9 to 11 the ways of the jumps.
+            assert_eq!(ran(1), (vec![0, 1, 6, 9], 2));
+            assert_eq!(ran(4), (vec![0, 1, 2, 6, 10], 2));
+            assert_eq!(ran(2), (vec![0, 1, 2, 3, 4, 5, 6, 8, 11], 2));
+            assert_eq!(ran(0), (vec![0, 1, 2, 3, 4, 5, 6, 8], 2));
         }
     }
 }
