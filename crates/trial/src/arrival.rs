@@ -17,6 +17,10 @@ pub struct ArrivalInterface {
     pub name: String,
     pub index: u32,
     pub queues: u32,
+    /// True if an existing interface lent its number.
+    is_known: bool,
+    /// True if the existing interface of this name has another number, which the new namespace gave to another device.
+    pub is_renumbered: bool,
 }
 
 impl ArrivalInterface {
@@ -28,27 +32,43 @@ impl ArrivalInterface {
         let namespace = namespace.map(Namespace::open).transpose()?;
         let known = Netlink::open(namespace.as_ref())?.find_link(name)?;
         let index = known.as_ref().map_or(FIRST_INDEX, |link| link.index);
+        let is_known = known.is_some();
         let queues = queues.unwrap_or_else(|| known.map_or(1, |link| link.rx_queues.max(1)));
         if name == LOOPBACK && queues > 1 {
             return Err(refused(text, "the loopback interface has one queue").fix("give another name: --as eth0:4"));
         }
-        Ok(Self { name: name.to_owned(), index, queues })
+        Ok(Self { name: name.to_owned(), index, queues, is_known, is_renumbered: false })
     }
 
-    /// Runs `work` on a thread in a new namespace, in which this interface is up.
-    pub fn run<R: Send>(&self, work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
-        let ran = netns::run_in_scratch(|| self.create().and_then(|()| work()));
+    /// Runs `work` on a thread in a new namespace, in which the interface that it gets is up.
+    pub fn run<R: Send>(&self, work: impl FnOnce(Self) -> Result<R> + Send) -> Result<R> {
+        let ran = netns::run_in_scratch(|| self.create().and_then(work));
         ran.map_err(|e| {
             Error::os(format!("cannot make a namespace with the interface {}", self.name), e)
                 .fix("this requires root (CAP_SYS_ADMIN)")
         })?
     }
 
+    /// Returns an interface that does not exist yet.
+    #[cfg(test)]
+    pub(crate) fn new(name: &str, index: u32, queues: u32) -> Self {
+        Self { name: name.to_owned(), index, queues, is_known: true, is_renumbered: false }
+    }
+
     /// Creates the interface in the current namespace.
-    fn create(&self) -> Result<()> {
+    fn create(&self) -> Result<Self> {
         if self.name == LOOPBACK {
-            return Ok(());
+            return Ok(self.clone());
         }
+        let mut netlink = Netlink::current()?;
+        // The kernel creates tunnels in each new namespace if their modules are loaded.
+        let taken: Vec<u32> = netlink.links()?.iter().map(|link| link.index).collect();
+        let mut free = (FIRST_INDEX..).filter(|index| !taken.contains(index));
+        let (index, other) = if taken.contains(&self.index) {
+            (free.next().unwrap_or_default(), free.next().unwrap_or_default())
+        } else {
+            (self.index, free.find(|index| *index != self.index).unwrap_or_default())
+        };
         let end = |name, index| VethEnd {
             name,
             index,
@@ -58,13 +78,11 @@ impl ArrivalInterface {
             queues: self.queues,
             no_link_local: true,
         };
-        // The kernel creates the other end first, and must not give it this one's number.
-        let other = if self.index == FIRST_INDEX { self.index + 1 } else { FIRST_INDEX };
         let name = if self.name == "peer" { "other" } else { "peer" };
-        create_veth(&end(&self.name, self.index), &end(name, other))?;
-        let mut netlink = Netlink::current()?;
+        create_veth(&end(&self.name, index), &end(name, other))?;
         netlink.set_up(other)?;
-        netlink.set_up(self.index)
+        netlink.set_up(index)?;
+        Ok(Self { index, is_renumbered: self.is_known && index != self.index, ..self.clone() })
     }
 }
 
@@ -106,10 +124,16 @@ mod tests {
             return;
         }
         for index in [2, 3, 7777] {
-            let arrival = ArrivalInterface { name: "trawl_eth0".to_owned(), index, queues: 16 };
-            let link = arrival.run(|| Netlink::current()?.link("trawl_eth0")).unwrap();
-            assert_eq!((link.index, link.rx_queues, link.is_up()), (index, 16, true));
+            let arrival = ArrivalInterface::new("trawl_eth0", index, 16);
+            let (made, link) = arrival.run(|made| Ok((made, Netlink::current()?.link("trawl_eth0")?))).unwrap();
+            assert_eq!((link.index, link.rx_queues, link.is_up()), (made.index, 16, true));
+            assert_eq!(made.is_renumbered, made.index != index);
         }
+        // The loopback interface has number 1.
+        let (index, is_renumbered) = ArrivalInterface::new("trawl_eth0", 1, 1)
+            .run(|made| Ok((made.index, made.is_renumbered)))
+            .expect("an interface with another number");
+        assert!(index > 1 && is_renumbered);
         assert!(Netlink::current().unwrap().find_link("trawl_eth0").unwrap().is_none());
         assert!(interface::name_of(7777).is_none_or(|name| name != "trawl_eth0"));
     }

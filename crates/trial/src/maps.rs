@@ -185,7 +185,8 @@ impl Maps {
     /// Compares the contents with the contents of another program's maps that have the same names.
     pub fn compare(&self, other: &Self, ignored: &[String]) -> Result<Vec<MapDifference>> {
         let mut differences = Vec::new();
-        for one in self.all.iter().filter(|one| !ignored.contains(&one.name)) {
+        let is_ignored = |one: &&TrialMap| ignored.iter().any(|name| same_map(name, &one.name));
+        for one in self.all.iter().filter(|one| !is_ignored(one)) {
             let mut others = other.all.iter();
             let Some(counterpart) = others.find(|other| same_map(&one.name, &other.name)) else {
                 continue;
@@ -330,5 +331,6 @@ mod tests {
             (Some("070000"), Some("000000"))
         );
         assert!(one.compare(&other, &["ring".to_owned()]).expect("contents").is_empty());
+        assert!(same_map(".bss", "firewall.bss") && !same_map(".bss", "firewall.data"));
     }
 }

@@ -701,8 +701,8 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        let interface = ArrivalInterface { name: "trawl_eth0".to_owned(), index: 7777, queues: 1 };
-        let fill = || {
+        let interface = ArrivalInterface::new("trawl_eth0", 7777, 1);
+        let fill = |_| {
             let (file, contents, mut side) =
                 running_and_newcomer(object::XDP_REDIRECT, "trawl_redir_map", ("targets", 100));
             let table =

@@ -549,6 +549,12 @@ impl Trial {
             }
             _ => {}
         }
+        if let Some(interface) = self.plan.arrives_by.as_ref().filter(|interface| interface.is_renumbered) {
+            notes.push(format!(
+                "the packets arrive by interface number {}, since in new namespaces a tunnel has the number of {}",
+                interface.index, interface.name
+            ));
+        }
         let sides = || std::iter::once(&self.after).chain(&self.before);
         let is_tested = |tag: &String| sides().any(|side| side.tested.tag.as_ref() == Some(tag));
         if let Some((name, tag)) = self.recorded_at.iter().next()

@@ -150,10 +150,10 @@ fn test(args: &Args) -> Result<ExitCode> {
     let (against, origin) = against_and_origin(args)?;
     let find = |text: &String| ArrivalInterface::find(text, args.netns.as_deref());
     let arrives_by = args.arrives_by.as_ref().map(find).transpose()?;
-    let surroundings = Surroundings { against, origin, arrives_by: arrives_by.clone() };
+    let surroundings = |arrives_by| Surroundings { against, origin, arrives_by };
     match arrives_by {
-        Some(interface) => interface.run(|| test_in(args, surroundings, expected)),
-        None => test_in(args, surroundings, expected),
+        Some(interface) => interface.run(|made| test_in(args, surroundings(Some(made)), expected)),
+        None => test_in(args, surroundings(None), expected),
     }
 }
 
