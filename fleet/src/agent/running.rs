@@ -128,6 +128,8 @@ impl Running {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         process::with_signals(&mut command);
+        // An incident may be frozen at any time.
+        process::holds_triggers(&mut command);
         process::ends_with_parent(&mut command);
         let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
         let last_message = Arc::default();

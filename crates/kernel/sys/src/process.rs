@@ -209,12 +209,24 @@ pub fn is_program(command: &str) -> bool {
 /// Unblocks all signals of this process, which has just been forked: signals that a thread blocks stay blocked in its
 /// children, and a program unaware of that could not be interrupted.
 pub(crate) fn unblock_signals() -> std::io::Result<()> {
-    // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork and
+    change_mask(libc::SIG_SETMASK, &[])
+}
+
+fn block_trigger() -> std::io::Result<()> {
+    change_mask(libc::SIG_BLOCK, &[libc::SIGUSR2])
+}
+
+/// Changes the blocked signals of a process that has just been forked.
+fn change_mask(how: libc::c_int, signals: &[libc::c_int]) -> std::io::Result<()> {
+    // SAFETY: the set is plain memory that sigemptyset fills before it is read; all calls are safe between fork and
     // exec.
     let result = unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        libc::sigprocmask(how, &set, std::ptr::null_mut())
     };
     match result {
         0 => Ok(()),
@@ -243,6 +255,14 @@ pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::C
     use std::os::unix::process::CommandExt;
     // SAFETY: the function only makes calls that are async-signal-safe, and allocates nothing.
     unsafe { command.pre_exec(unblock_signals) }
+}
+
+/// Holds the signal of triggers until the program that a command starts watches for it: before that, the signal would
+/// end the program.
+pub fn holds_triggers(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: the function only makes calls that are async-signal-safe, and allocates nothing.
+    unsafe { command.pre_exec(block_trigger) }
 }
 
 /// Interrupts the program that a command starts when the starting thread ends.

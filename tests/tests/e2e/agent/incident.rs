@@ -135,6 +135,29 @@ fn minute_before_is_stored_on_all_hosts() {
     assert!(killed && findings.len() <= 1, "{verified}");
 }
 
+/// A restarted agent asks its captures to seal their chunks while they start.
+#[test]
+fn incident_from_before_the_agents_start_ends_no_capture() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    start(&nats, &lab, "alpha", &["udp"]);
+    send(&lab, 100);
+    wait_until("alpha has counted", || recorded(&nats.status("*"), "alpha") == 100);
+    alpha.kill();
+    let triggered = nats.fleet(&args!("trigger alpha --id one"));
+    assert_eq!(triggered.status.code(), Some(1), "{triggered:?}");
+    let path = lab.file("report-alpha");
+    std::fs::remove_file(&path).expect("a report");
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    wait_until("the incident is stored", || report(&path)["incidents"][0]["phase"] == "stored");
+    wait_until("it runs again", || phases(&report(&path)) == ["running"]);
+    let capture = report(&path)["captures"][0].clone();
+    assert_eq!((&capture["failures"], &capture["error"]), (&0.into(), &Value::Null), "{capture}");
+    assert_eq!(alpha.stop().status.code(), Some(0));
+}
+
 #[test]
 fn host_without_such_a_capture_says_so() {
     let Some(lab) = Lab::open() else { return };
