@@ -369,6 +369,8 @@ impl Entry {
     }
 
     pub fn mark_ready(&mut self, now: Now) {
+        // The error of an earlier start is over.
+        self.error = None;
         if let Some(run) = &mut self.run {
             run.ready = true;
             run.since = now.monotonic;

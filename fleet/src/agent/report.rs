@@ -58,7 +58,7 @@ pub struct CaptureReport {
     pub failures: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
-    /// Reason for the last failure.
+    /// Reason for the last failure; absent once the capture runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Counts over all starts.

@@ -125,6 +125,19 @@ fn failures_back_off_by_doubling() {
 }
 
 #[test]
+fn error_is_over_once_the_capture_runs_again() {
+    let mut host = Host::new("", Vec::new());
+    host.desire(&[capture("a")]);
+    host.end(1, End::Failed("no such interface".to_owned()));
+    let error = |host: &Host| host.machine.report("h", "0", at(host.now)).captures[0].error.clone();
+    host.now += 1;
+    host.step(Event::Tick);
+    assert_eq!(error(&host).as_deref(), Some("no such interface"), "it only starts");
+    host.step(Event::Ready { run: 2 });
+    assert_eq!(error(&host), None);
+}
+
+#[test]
 fn bounds_count_over_all_starts() {
     let mut host = Host::new("", Vec::new());
     let a = Capture { duration_seconds: Some(100), packets: Some(25), size_bytes: Some(5000), ..capture("a") };
