@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum size of a request's first line and headers, and of its body.
-const MOST: usize = 16 << 10;
+/// Maximum size of a request's first line and headers.
+const HEAD: usize = 16 << 10;
+/// Maximum size of a request's body: Alertmanager describes each alert of a group in a kilobyte.
+const BODY: usize = 1 << 20;
 /// Time in which a client must send its request, and accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of connections whose requests have not arrived. A newer one closes the oldest, so that idle clients
@@ -52,7 +54,7 @@ impl Request {
         values.next().is_none().then_some(value)
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(name))
     }
 
@@ -67,7 +69,7 @@ impl Request {
     }
 
     /// Refuses a request with the origin of another site.
-    pub fn refuse_origins(&self) -> Option<Answer> {
+    fn refuse_origins(&self) -> Option<Answer> {
         let own = self.header("host").map(|host| format!("http://{host}"));
         let is_own = !self.has("origin") || (own.is_some() && self.header("origin") == own.as_deref());
         (!is_own).then(|| Answer::plain("403 Forbidden", "pages of other sites are not answered\n"))
@@ -162,7 +164,7 @@ fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
         // The deadline covers the whole request: a byte a second does not prolong it.
         let left = deadline.checked_duration_since(Instant::now()).ok_or(None::<Answer>)?.max(Duration::from_millis(1));
         connection.set_read_timeout(Some(left)).map_err(|_| None::<Answer>)?;
-        let mut buffer = [0; 1024];
+        let mut buffer = [0; 16 << 10];
         match connection.read(&mut buffer) {
             Ok(0) | Err(_) => Err(None),
             Ok(count) => {
@@ -175,7 +177,7 @@ fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
         if let Some(at) = bytes.windows(4).position(|end| end == b"\r\n\r\n") {
             break at + 4;
         }
-        if bytes.len() > MOST {
+        if bytes.len() > HEAD {
             let status = "431 Request Header Fields Too Large";
             return Err(Some(Answer::plain(status, "the head is too large\n")));
         }
@@ -218,8 +220,8 @@ fn length(request: &Request) -> Result<usize, Answer> {
         return Err(wrong());
     }
     match text.parse::<usize>() {
-        Ok(length) if length <= MOST => Ok(length),
-        _ => Err(Answer::plain("413 Content Too Large", "the body is larger than 16 KiB\n")),
+        Ok(length) if length <= BODY => Ok(length),
+        _ => Err(Answer::plain("413 Content Too Large", "the body is larger than 1 MiB\n")),
     }
 }
 
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_one_number_of_at_most_16_kib() {
+    fn lengths_are_one_number_of_at_most_1_mib() {
         let of = |lines: &str| {
             let answer = length(&request(&format!("POST / HTTP/1.1\n{lines}\n\n")));
             answer.map_err(|refusal| refusal.status)
@@ -291,7 +293,7 @@ mod tests {
         for wrong in ["+5", "-1", "", "5, 5", "0x10", "5\nContent-Length: 6"] {
             assert_eq!(of(&format!("Content-Length: {wrong}")), Err("400 Bad Request"), "{wrong}");
         }
-        for long in ["16385", "18446744073709551615", "18446744073709551616"] {
+        for long in ["1048577", "18446744073709551615", "18446744073709551616"] {
             assert_eq!(of(&format!("Content-Length: {long}")), Err("413 Content Too Large"));
         }
         assert_eq!(of("Transfer-Encoding: chunked"), Err("411 Length Required"));
