@@ -198,6 +198,9 @@ pub struct Incident {
     pub frozen_ns: u64,
     /// Time since which the host still had all packets of the run.
     pub since_ns: u64,
+    /// Time until which it had them, if the run ended before the window, or did not seal its last chunk in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ns: Option<u64>,
     /// Chunks that have packets of the window, and packets in them.
     pub chunks: u64,
     pub bytes: u64,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use trawl_spool::Target;
-use trawl_spool::manifest::{self, Begin, Clock, FORMAT, Manifest, Sealed, State};
+use trawl_spool::manifest::{self, Begin, Clock, End, FORMAT, Manifest, Sealed, State};
 use trawl_spool::spool::{
-    self, BEGIN, CHUNK, CHUNKS, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK, write_whole,
+    self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK, write_whole,
 };
 use trawl_sys::{
     clock,
@@ -205,6 +205,7 @@ impl Freezer {
             hosts,
             frozen_ns,
             since_ns: self.since(run)?,
+            until_ns: self.until(run).filter(|until| *until < to_ns),
             chunks: 0,
             bytes: 0,
             recorded: 0,
@@ -240,6 +241,26 @@ impl Freezer {
             Some(oldest) if oldest.in_all.recorded > oldest.recorded => oldest.time(),
             _ => began,
         })
+    }
+
+    /// Returns the time until which a run's chunks have its packets; `None` if the capture is still running, and has
+    /// sealed its chunk.
+    fn until(&mut self, run: &Path) -> Option<u64> {
+        let mut open = self.open.iter().flat_map(|(open, _)| open);
+        let is_unsealed = open.any(|path| path.starts_with(run) && path.exists());
+        if is_running(run) && !is_unsealed {
+            return None;
+        }
+        let read = |name: &str| beneath::read(run, Path::new(name)).ok();
+        if let Some(Ok(end)) = read(END).map(|bytes| End::from_bytes(&bytes)) {
+            return Some(end.ended_ns);
+        }
+        let last = spool::files(run, &[MANIFEST, NEAR]).pop();
+        let last = last.and_then(|path| self.manifest(run, &path).cloned());
+        // A recovered chunk was sealed later, by another process.
+        let of_chunk = last.map(|last| if last.recovered { last.last_ns.unwrap_or(0) } else { last.sealed_ns });
+        let began = || read(BEGIN).and_then(|bytes| Begin::from_bytes(&bytes).ok()).map(|begin| begin.began_ns);
+        of_chunk.or_else(began)
     }
 }
 

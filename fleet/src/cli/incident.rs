@@ -79,6 +79,10 @@ fn describe_missing(part: &Part) -> String {
         let since = terminal::date_and_time(since);
         remarks.push(format!("no packets before {since}"));
     }
+    if let Some(until) = part.until_ns {
+        let until = terminal::date_and_time(until);
+        remarks.push(format!("no packets after {until}"));
+    }
     remarks.join(", ")
 }
 
@@ -113,6 +117,7 @@ fn timeline<'a>(rows: &[Row<'a>], to_ns: u64) -> Vec<Moment<'a>> {
     for Row { part, seen } in rows {
         let moments = [
             (part.since_ns, "oldest packet kept"),
+            (part.until_ns, "capture ended"),
             (seen.first, "first packet"),
             (seen.first_drop, "first drop"),
             (seen.first_reset, "first reset"),

@@ -32,6 +32,9 @@ pub struct Part {
     /// Time since which the host has all packets of a capture, which began later or removed older ones; absent if that
     /// is before the window.
     pub since_ns: Option<u64>,
+    /// Time until which the host has all packets of a capture, which ended then, or did not seal its chunk; absent if
+    /// that is not before the end of the window.
+    pub until_ns: Option<u64>,
     pub frozen_ns: Option<u64>,
     /// Largest error of the host's clock; absent: unknown.
     pub clock_error_bound_ns: Option<u64>,
@@ -53,7 +56,7 @@ impl Part {
     }
 
     pub fn is_whole(&self) -> bool {
-        self.stored && self.lost == 0 && self.since_ns.is_none()
+        self.stored && self.lost == 0 && self.since_ns.is_none() && self.until_ns.is_none()
     }
 }
 
@@ -122,7 +125,22 @@ impl Incident {
             }
             parts.entry(&record.epoch.host).or_default().add(record);
         }
-        let named = parts.into_iter().map(|(host, part)| Part { host: host.to_owned(), ..part });
+        let named = parts.into_iter().map(|(host, part)| {
+            let until_ns = self.until(host);
+            Part { host: host.to_owned(), until_ns, ..part }
+        });
         named.collect()
+    }
+
+    /// Returns the time until which a host has all packets of its captures; `None` if that is the end of the window. A
+    /// later run of a capture continues an earlier one.
+    fn until(&self, host: &str) -> Option<u64> {
+        let mut captures: BTreeMap<&str, Option<u64>> = BTreeMap::new();
+        for record in self.records.iter().filter(|record| record.epoch.host == host) {
+            let until = record.until_ns;
+            let latest = captures.entry(&record.epoch.capture).or_insert(until);
+            *latest = latest.zip(until).map(|(one, other)| one.max(other));
+        }
+        captures.into_values().flatten().min()
     }
 }
