@@ -1,6 +1,7 @@
 //! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by
 //! compare-and-swap on the server's numbers, so that two operators do not undo each other's changes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -32,6 +33,8 @@ pub struct Put {
     pub number: u64,
     pub revision: u64,
     pub value: String,
+    /// Operators of the captures that are not the signer's, by name.
+    pub others: BTreeMap<String, String>,
 }
 
 /// A desired state: its numbers given by the server and by the operator, and the reason if it is ignored.
@@ -42,6 +45,39 @@ pub struct Entry {
     pub revision: u64,
     pub value: String,
     pub refused: Option<String>,
+    /// The operator who signed it; empty if none did.
+    pub signer: String,
+    /// Operators of the captures that are not the signer's, by name.
+    pub others: BTreeMap<String, String>,
+}
+
+impl Entry {
+    /// Reads a host's desired state. A state of an unknown operator is refused, but shows whose captures it has.
+    fn read(number: u64, bytes: &[u8], host: &str, operators: Option<&[String]>) -> Self {
+        let (signed, refused) = match Signed::open(bytes, host, operators) {
+            Ok(signed) => (Some(signed), None),
+            Err(why) => (Signed::open(bytes, host, None).ok(), Some(why)),
+        };
+        let Some(signed) = signed else {
+            return Self { number, refused, ..Self::default() };
+        };
+        // Nobody vouches for the number of an unknown operator, which may be the highest of all.
+        let revision = if refused.is_none() { signed.revision } else { 0 };
+        let value = signed.desired.clone();
+        let (signer, others) = signed.into_operators();
+        Self { number, revision, value, refused, signer, others }
+    }
+
+    /// Returns the operators whom it names.
+    pub fn operators(&self) -> impl Iterator<Item = &str> {
+        let signer = Some(self.signer.as_str()).filter(|signer| !signer.is_empty());
+        signer.into_iter().chain(self.others.values().map(String::as_str))
+    }
+
+    /// Returns the operator who requested a capture.
+    pub fn operator_of(&self, capture: &str) -> &str {
+        self.others.get(capture).unwrap_or(&self.signer)
+    }
 }
 
 #[derive(Debug)]
@@ -154,18 +190,15 @@ fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Opt
         });
     }
     let host = message.subject.strip_prefix(DESIRED)?.to_owned();
-    let entry = match Signed::open(&message.payload, &host, operators) {
-        Ok(signed) => Entry { number, revision: signed.revision, value: signed.desired, refused: None },
-        Err(why) => Entry { number, refused: Some(why), ..Entry::default() },
-    };
+    let entry = Entry::read(number, &message.payload, &host, operators);
     Some(Answer::Desired { host, entry })
 }
 
 async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
-    let Put { host, number, revision, value } = put;
+    let Put { host, number, revision, value, others } = put;
     let stored = async {
         let fail = |e: &dyn std::fmt::Display| Err(e.to_string());
-        let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value)?;
+        let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value, others)?;
         let text = match serde_json::to_vec(&signed) {
             Ok(text) => text,
             Err(error) => return fail(&error),
@@ -202,9 +235,12 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let desired = watch(&context, desired).await?;
     let states = watch(&context, states).await?;
     let lead_ns = states.lead_ns;
-    let mut waiting = desired.waiting + states.waiting;
+    // Subjects of the streams whose present messages have not all arrived.
+    let mut unlisted = vec![];
+    unlisted.extend((desired.waiting > 0).then_some(DESIRED));
+    unlisted.extend((states.waiting > 0).then_some(STATE));
     let mut all = futures_util::stream::select(desired.messages, states.messages);
-    if waiting == 0 {
+    if unlisted.is_empty() {
         news.send(News::Message(Answer::Listed));
     }
     let mut sent = FuturesUnordered::new();
@@ -215,10 +251,14 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
                 if let Some(answer) = answer(&message, operators, lead_ns) {
                     news.send(News::Message(answer));
                 }
-                if waiting == 1 {
-                    news.send(News::Message(Answer::Listed));
+                // The first messages cannot be counted: a newer report replaces one that has not been delivered.
+                let is_latest = message.info().is_ok_and(|info| info.pending == 0);
+                if is_latest && !unlisted.is_empty() {
+                    unlisted.retain(|subject| !message.subject.starts_with(*subject));
+                    if unlisted.is_empty() {
+                        news.send(News::Message(Answer::Listed));
+                    }
                 }
-                waiting = waiting.saturating_sub(1);
             }
             request = puts.recv() => match request {
                 Some(request) => sent.push(put(&context, &key, request)),

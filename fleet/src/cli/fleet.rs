@@ -1,8 +1,10 @@
 //! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
 mod operator;
+mod owners;
 mod trigger;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -60,6 +62,14 @@ struct ServerArgs {
     json: bool,
 }
 
+/// Operators whose captures a change may replace and end.
+#[derive(Debug, clap::Args)]
+struct ReplaceArgs {
+    /// Replace and end captures of this operator, too: a public key, or the start of one; may be given several times
+    #[arg(long = "replace", value_name = "OPERATOR")]
+    replaced: Vec<String>,
+}
+
 /// Requests a capture from the hosts, each of which applies its own policy
 ///
 /// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it keep it. A host
@@ -73,7 +83,7 @@ struct Start {
     /// Filter in tcpdump's syntax; all packets if there is none
     #[arg(value_name = "EXPR")]
     expression: Vec<String>,
-    /// The capture's name; one of the same name is replaced
+    /// The capture's name; one of the same name is replaced, unless it is another operator's
     #[arg(long, value_name = "NAME", default_value = "fleet")]
     name: String,
     /// Interfaces, as for capture -i
@@ -141,6 +151,8 @@ struct Start {
     #[arg(long, value_name = "CGROUP")]
     cgroup: Option<String>,
     #[command(flatten)]
+    replace: ReplaceArgs,
+    #[command(flatten)]
     server: ServerArgs,
 }
 
@@ -153,6 +165,8 @@ struct Stop {
     /// Only the capture of this name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    #[command(flatten)]
+    replace: ReplaceArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -189,6 +203,13 @@ impl ServerArgs {
     fn open(&self, wake: &Wake) -> Result<Operator> {
         let config = self.bus.config(&self.nats, OPERATOR, &self.operators)?;
         Operator::open(config, wake)
+    }
+
+    /// Opens the bus for changes, which may replace the captures of these operators.
+    fn open_replacing(&self, replace: &ReplaceArgs) -> Result<Operator> {
+        let mut operator = self.open(&Wake::new()?)?;
+        operator.replaces(&replace.replaced);
+        Ok(operator)
     }
 }
 
@@ -290,7 +311,9 @@ fn start(args: &Start) -> Result<ExitCode> {
     // The state is checked here, so that none is sent that agents would refuse.
     let alone = Desired { captures: vec![capture.clone()], ..Desired::default() };
     alone.check_form()?;
-    let (mut operator, mut changes) = change(&args.server, &args.selector, |desired| {
+    let mut operator = args.server.open_replacing(&args.replace)?;
+    let hosts = selected(&mut operator, &args.selector, true)?;
+    let mut changes = change(&mut operator, &hosts, |desired| {
         desired.captures.retain(|one| one.name != capture.name);
         desired.captures.push(capture.clone());
     })?;
@@ -299,31 +322,46 @@ fn start(args: &Start) -> Result<ExitCode> {
 }
 
 fn stop(args: &Stop) -> Result<ExitCode> {
-    let (operator, changes) = change(&args.server, &args.selector, |desired| {
+    let mut operator = args.server.open_replacing(&args.replace)?;
+    let hosts = selected(&mut operator, &args.selector, false)?;
+    let changes = change(&mut operator, &hosts, |desired| {
         let is_meant = |one: &Capture| args.name.as_ref().is_none_or(|name| *name == one.name);
         desired.captures.retain(|one| !is_meant(one));
     })?;
     report(&args.server, operator, changes)
 }
 
-/// Changes the desired states of the selected hosts.
-fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<(Operator, Vec<Change>)> {
-    let wake = Wake::new()?;
+/// Returns the selected hosts. A start waits for hosts that have not reported yet: their agents may have just started.
+fn selected(operator: &mut Operator, selector: &str, is_start: bool) -> Result<Vec<String>> {
     let wanted = Selector::parse(selector)?;
-    let mut operator = server.open(&wake)?;
-    let mut hosts = operator.hosts(&wanted);
+    let hosts = operator.hosts(&wanted);
+    if !hosts.is_empty() {
+        return Ok(hosts);
+    }
     // A host may get its desired state before its agent first runs.
-    if hosts.is_empty() && wanted.is_name() {
+    if wanted.is_name() {
         check_name(selector)?;
-        hosts.push(selector.to_owned());
+        return Ok(vec![selector.to_owned()]);
     }
-    if hosts.is_empty() {
-        let what = format!("no host matches '{selector}'");
-        return Err(Error::failed(what, "no agent with such a name or label has reported").fix("trawl fleet status"));
+    let what = format!("no host matches '{selector}'");
+    let why = "no agent with such a name or label has reported";
+    if is_start {
+        terminal::say(&format!("{what}: {why}; waiting for agents, for 10 s at most"));
+        let hosts = operator.await_hosts(&wanted)?;
+        if !hosts.is_empty() {
+            return Ok(hosts);
+        }
     }
-    let changed = operator.change(&hosts, &|_, desired| change(desired))?;
-    let changes = changed.into_iter().map(|(host, put)| Change::new(host, put));
-    Ok((operator, changes.collect()))
+    Err(Error::failed(what, why).fix("trawl fleet status"))
+}
+
+/// Changes the desired states of hosts.
+fn change(operator: &mut Operator, hosts: &[String], change: impl Fn(&mut Desired)) -> Result<Vec<Change>> {
+    let changed = operator.change(hosts, &|_, desired| {
+        change(desired);
+        Ok(())
+    })?;
+    Ok(changed.into_iter().map(|(host, put)| Change::new(host, put)).collect())
 }
 
 fn report(server: &ServerArgs, operator: Operator, changes: Vec<Change>) -> Result<ExitCode> {
@@ -446,6 +484,8 @@ struct Host {
     pub labels: Labels,
     /// Revision of the desired state; 0 if no operator ever set one.
     pub revision: u64,
+    /// Public key of the operator of each desired capture, by name.
+    pub operators: BTreeMap<String, String>,
     /// True if the host's last state belongs to this revision.
     pub follows: bool,
     /// Error in the desired state.

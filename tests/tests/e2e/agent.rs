@@ -4,6 +4,7 @@ mod incident;
 mod many;
 mod near;
 mod newer;
+mod operators;
 mod start;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! The operator's side: the hosts' desired states and reports as the server has them, their changes, and the answers of
 //! agents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::controls_terminal;
 
-use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, phase_text, refusal_text};
+use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, owners, phase_text, refusal_text};
 use crate::agent::{
-    CaptureReport, Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
+    CaptureReport, Desired, HostReport, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
@@ -22,6 +22,8 @@ use crate::bus::{Config, News, shown};
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Time for agents to answer: they ask for missed commands every 5 s.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Time in which each agent reports: it repeats its state every 3 s.
+const REPEATED: Duration = Duration::from_secs(4);
 /// Age at which a report is too old: agents repeat theirs every 3 s.
 const SILENT_NS: u64 = 10 * NANOSECONDS;
 /// Attempts, since two operators may change the same host at once.
@@ -31,6 +33,8 @@ const UNREADABLE: &str = "its agent reports in a format that this trawl does not
 
 /// Outcome of a change: the stored revision, or the error.
 pub type Changed = std::result::Result<u64, String>;
+/// Changes the desired state of a host, or refuses to.
+pub type Alter<'a> = dyn Fn(&str, &mut Desired) -> std::result::Result<(), String> + 'a;
 
 #[derive(Default)]
 struct Known {
@@ -46,6 +50,11 @@ impl Known {
     fn age_ns(&self) -> Option<u64> {
         let age = clock::since_boot().cast_signed() - self.heard_ns;
         self.state.as_ref().map(|_| u64::try_from(age).unwrap_or(0))
+    }
+
+    /// Returns true if no agent answers now: none has reported, or it has ended or is silent.
+    fn is_absent(&self) -> bool {
+        self.state.as_ref().is_none_or(|state| state.stopping) || self.is_silent()
     }
 
     /// Returns true if an agent has stopped reporting without announcing its end.
@@ -106,6 +115,10 @@ impl Known {
 pub struct Operator {
     bus: Bus,
     url: String,
+    /// This operator's public key, or the reason why it has none.
+    own: std::result::Result<String, String>,
+    /// Keys, or starts of keys, of operators whose captures may be replaced.
+    replace: Vec<String>,
     hosts: BTreeMap<String, Known>,
     /// Reason of the server's last refusal.
     refused: Option<String>,
@@ -117,6 +130,8 @@ impl Operator {
     pub fn open(config: Config, wake: &Wake) -> Result<Self> {
         let mut operator = Self {
             url: shown(&config.url),
+            own: config.key().map(|key| key.public_key()),
+            replace: Vec::new(),
             bus: fleet::start(config, wake)?,
             hosts: BTreeMap::new(),
             refused: None,
@@ -124,6 +139,11 @@ impl Operator {
         };
         while !matches!(operator.next(Instant::now() + PATIENCE)?, Some(Answer::Listed)) {}
         Ok(operator)
+    }
+
+    /// Permits changes to replace and end the captures of these operators.
+    pub fn replaces(&mut self, operators: &[String]) {
+        operators.clone_into(&mut self.replace);
     }
 
     /// Waits for the next news; returns the answer to a request, if it is one.
@@ -175,6 +195,18 @@ impl Operator {
         }
     }
 
+    /// Waits for news, until then at most.
+    pub fn read_until(&mut self, until: Instant) -> Result<()> {
+        match self.next(until.min(Instant::now() + CHECK_EVERY)) {
+            Err(error) if self.is_over => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     pub fn hosts(&self, wanted: &Selector) -> Vec<String> {
         let fleet = self.fleet(wanted).hosts;
         fleet.into_iter().map(|host| host.host).collect()
@@ -195,6 +227,9 @@ impl Operator {
                 host: name.clone(),
                 labels,
                 revision,
+                operators: desired
+                    .as_ref()
+                    .map_or_else(|_| BTreeMap::new(), |desired| operators(&known.desired, desired)),
                 follows: known.state.as_ref().is_some_and(|state| state.revision == revision),
                 error: desired.err(),
                 age_ns: known.age_ns(),
@@ -206,18 +241,18 @@ impl Operator {
     }
 
     /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that
-    /// operator's state. A state that is unsigned or not a JSON object is replaced, but not a state of a newer trawl.
-    pub fn change(
-        &mut self,
-        hosts: &[String],
-        change: &dyn Fn(&str, &mut Desired),
-    ) -> Result<BTreeMap<String, Changed>> {
+    /// operator's state. A state that is unsigned or not a JSON object is replaced, but neither a state of a newer trawl
+    /// nor captures of operators who are not named.
+    pub fn change(&mut self, hosts: &[String], change: &Alter<'_>) -> Result<BTreeMap<String, Changed>> {
+        let own = self.own.clone().map_err(|why| Error::failed("cannot sign a desired state", why))?;
         let mut done = BTreeMap::new();
         let mut left = hosts.to_vec();
         for _ in 0..ATTEMPTS {
+            let replaced =
+                owners::replaceable(&self.replace, self.hosts.values().flat_map(|one| one.desired.operators()))?;
             let mut sent = BTreeMap::new();
             for host in left.drain(..) {
-                match self.prepare_change(&host, change)? {
+                match self.prepare_change(&host, change, &own, &replaced)? {
                     Ok(put) => {
                         self.bus.send(put.clone());
                         sent.insert(host, put);
@@ -232,9 +267,10 @@ impl Operator {
             while !sent.is_empty() {
                 let answered = match self.next(until)? {
                     Some(Answer::Stored { host, number }) => sent.remove(&host).map(|put| {
-                        self.entry(&host).desired =
-                            Entry { number, revision: put.revision, value: put.value, refused: None };
-                        done.insert(host, Ok(put.revision));
+                        let Put { revision, value, others, .. } = put;
+                        let signer = own.clone();
+                        self.entry(&host).desired = Entry { number, revision, value, refused: None, signer, others };
+                        done.insert(host, Ok(revision));
                     }),
                     Some(Answer::Failed { host, why }) => sent.remove(&host).map(|_| {
                         done.insert(host, Err(why));
@@ -266,10 +302,12 @@ impl Operator {
     fn prepare_change(
         &mut self,
         host: &str,
-        change: &dyn Fn(&str, &mut Desired),
+        change: &Alter<'_>,
+        own: &str,
+        replaced: &BTreeSet<String>,
     ) -> Result<std::result::Result<Put, String>> {
         let entry = &self.entry(host).desired;
-        let mut desired = match Desired::parse(&entry.value) {
+        let before = match Desired::parse(&entry.value) {
             Ok(desired) => desired,
             Err(error) if is_document(&entry.value) => {
                 let why = error.why();
@@ -277,7 +315,14 @@ impl Operator {
             }
             Err(_) => Desired::default(),
         };
-        change(host, &mut desired);
+        // Signing the captures of an unknown operator would make the host follow that operator.
+        let mut desired = if entry.refused.is_none() { before.clone() } else { Desired::default() };
+        if let Err(why) = change(host, &mut desired) {
+            return Ok(Err(why));
+        }
+        if let Err(why) = owners::refuse_losses(entry, &before, &desired, own, replaced) {
+            return Ok(Err(why));
+        }
         let value = serde_json::to_string(&desired);
         Ok(Ok(Put {
             host: host.to_owned(),
@@ -285,6 +330,7 @@ impl Operator {
             // A server that lost its data counts from 1 again, but agents ignore older revisions.
             revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
             value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
+            others: owners::others(entry, &before, &desired, own),
         }))
     }
 
@@ -297,18 +343,35 @@ impl Operator {
         settle: impl Fn(&Known, &mut Change) -> bool,
     ) -> Result<()> {
         let until = Instant::now() + patience;
+        while !self.read_reports(changes, &settle) && Instant::now() < until {
+            self.read_until(until)?;
+        }
+        Ok(())
+    }
+
+    /// Updates the changes by their hosts' reports; returns true if all are settled.
+    fn read_reports(&mut self, changes: &mut [Change], settle: impl Fn(&Known, &mut Change) -> bool) -> bool {
+        let mut all = true;
+        for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+            all &= settle(self.entry(&change.host), change);
+        }
+        all
+    }
+
+    /// Waits until a host matches, and then until the others have had the time to report.
+    pub fn await_hosts(&mut self, wanted: &Selector) -> Result<Vec<String>> {
+        let mut until = Instant::now() + ANSWER;
+        let mut found = Vec::new();
         loop {
-            let mut is_settled = true;
-            for change in changes.iter_mut().filter(|one| one.error.is_none()) {
-                is_settled &= settle(self.entry(&change.host), change);
+            let hosts = self.hosts(wanted);
+            if found.is_empty() && !hosts.is_empty() {
+                until = until.min(Instant::now() + REPEATED);
             }
-            if is_settled || Instant::now() >= until {
-                return Ok(());
+            found = hosts;
+            if Instant::now() >= until {
+                return Ok(found);
             }
-            match self.next(until.min(Instant::now() + CHECK_EVERY)) {
-                Err(error) if self.is_over => return Err(error),
-                _ => {}
-            }
+            self.read_until(until)?;
         }
     }
 
@@ -342,40 +405,44 @@ impl Operator {
         Ok(())
     }
 
-    /// Waits until each changed host has frozen its packets of the incident, and with `wait` until they are stored.
-    pub fn await_incident(
-        &mut self,
-        changes: &mut [Change],
-        incident: &Incident,
-        wait: Option<Duration>,
-    ) -> Result<()> {
-        let window_left = incident.to_ns.saturating_sub(clock::wall());
-        let patience = wait.unwrap_or(ANSWER) + Duration::from_nanos(window_left);
-        self.await_reports(changes, patience, |known, change| {
-            let report = known.incident(&incident.id);
+    /// Updates the parts of an incident by their hosts' reports; returns true once each host has frozen its packets, and
+    /// with `stored` once they are stored. A host whose agent does not answer delays nothing.
+    pub fn read_parts(&mut self, changes: &mut [Change], id: &str, stored: bool) -> bool {
+        self.read_reports(changes, |known, change| {
+            let report = known.incident(id);
             let is_settled = match report.as_ref().map(|report| report.phase) {
-                None | Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => false,
-                Some(IncidentPhase::Frozen) => wait.is_none(),
+                None => known.is_absent(),
+                Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => known.is_absent(),
+                Some(IncidentPhase::Frozen) => !stored || known.is_absent(),
                 Some(IncidentPhase::Stored | IncidentPhase::Failed) => true,
             };
             change.error = report.as_ref().and_then(|report| report.error.clone());
             change.incident = report;
             is_settled
-        })?;
+        })
+    }
+
+    /// Writes the reasons why hosts have not frozen or stored their parts within the time that they had.
+    pub fn explain_parts(&mut self, changes: &mut [Change], stored: bool, waited: Duration) {
+        let seconds = waited.as_secs();
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
-            let seconds = patience.as_secs();
+            let known = self.entry(&change.host);
             change.error = match change.incident.as_ref().map(|one| one.phase) {
-                None => Some(self.entry(&change.host).why_unanswered("the incident is stored")),
-                Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => {
-                    Some(format!("its packets are not frozen after {seconds} s"))
-                }
-                Some(IncidentPhase::Frozen) if wait.is_some() => {
+                None => Some(known.why_unanswered("the incident is stored")),
+                Some(IncidentPhase::Stored | IncidentPhase::Failed) => None,
+                Some(IncidentPhase::Frozen) if !stored => None,
+                Some(_) if known.is_absent() => Some(known.why_unanswered("the incident is stored")),
+                Some(IncidentPhase::Frozen) => {
                     Some(format!("its packets are frozen, but not stored after {seconds} s"))
                 }
-                Some(_) => None,
+                Some(_) => Some(format!("its packets are not frozen after {seconds} s")),
             };
         }
-        Ok(())
+    }
+
+    /// Returns the time that hosts have to freeze a window that ends then, or with `wait` to store it.
+    pub fn patience(to_ns: u64, wait: Option<Duration>) -> Duration {
+        wait.unwrap_or(ANSWER) + Duration::from_nanos(to_ns.saturating_sub(clock::wall()))
     }
 
     /// Returns the last event of each capture of these hosts.
@@ -395,6 +462,12 @@ impl Operator {
     pub fn end(self) {
         self.bus.end();
     }
+}
+
+/// Returns the operator of each capture of a host's desired state.
+fn operators(entry: &Entry, desired: &Desired) -> BTreeMap<String, String> {
+    let captures = desired.captures.iter();
+    captures.map(|one| (one.name.clone(), entry.operator_of(&one.name).to_owned())).collect()
 }
 
 /// Maximum number of characters of a name or message that a host reports.

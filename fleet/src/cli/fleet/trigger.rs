@@ -1,5 +1,7 @@
 //! `trawl fleet trigger`: stores the packets that many hosts keep of a window of time, as one incident.
 
+mod alarm;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -18,7 +20,7 @@ use trawl_sys::{Error, Result, clock, files::text_file, units};
 use trawl_view::text;
 
 use super::operator::Operator;
-use super::{CHECK_EVERY, Change, ServerArgs};
+use super::{CHECK_EVERY, Change, ReplaceArgs, ServerArgs};
 use crate::agent::{Desired, Incident, IncidentPhase, Selector};
 
 /// Stores the last packets of many hosts as one incident, which trawl store query --incident shows
@@ -50,8 +52,8 @@ pub struct Trigger {
     /// hosts]
     #[arg(long, value_name = "SELECTOR", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     on_event: Option<String>,
-    /// Wait for POST requests at this address, and trigger an incident at each; the first line of a request is the
-    /// reason
+    /// Wait for POST requests at this address, and trigger an incident at each. The first line of a request is the reason;
+    /// of Alertmanager's requests, only those with alerts that fire trigger incidents
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// File with the token of these requests: Authorization: Bearer TOKEN
@@ -61,6 +63,8 @@ pub struct Trigger {
     /// trigger one incident at its end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pause: Duration,
+    #[command(flatten)]
+    replace: ReplaceArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -86,16 +90,20 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(&args.selector)?;
     if args.on_event.is_none() && args.listen.is_none() {
-        let mut operator = args.server.open(&wake)?;
+        let mut operator = args.open(&wake)?;
         let event = Event::now(args.why.clone().unwrap_or_default());
         let id = args.id.clone().unwrap_or_else(now_as_id);
-        let all = args.trigger(&mut operator, &wanted, &id, &event)?;
+        let mut requested = args.request(&mut operator, &wanted, id, &event)?;
+        while !args.is_settled(&mut operator, &mut requested) {
+            operator.read_until(requested.until)?;
+        }
+        let all = args.finish(&mut operator, requested)?;
         operator.end();
         return Ok(exit_code(all));
     }
     let signals = Signals::watch()?;
     let requests = args.listen(&wake)?;
-    let mut operator = args.server.open(&wake)?;
+    let mut operator = args.open(&wake)?;
     let watched = args.on_event.as_deref().map(Selector::parse).transpose()?;
     let mut seen = HashMap::new();
     // Events from before the start do not count: they are only marked as seen.
@@ -104,45 +112,53 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     });
     terminal::say("waiting for events");
     let mut pauses = Pauses::of(args.pause);
-    let mut last_id = String::new();
+    let mut open = Vec::new();
     loop {
         wake.clear();
         operator.listen()?;
         let hosts = watched.iter();
-        let of_hosts = hosts.flat_map(|hosts| new_events(&operator, hosts, &mut seen));
-        let requested = requests.iter().flat_map(Receiver::try_iter);
-        for (source, why) in of_hosts.collect::<Vec<_>>().into_iter().chain(requested) {
-            pauses.add(source, Event::now(why));
-        }
+        let of_hosts: Vec<_> = hosts.flat_map(|hosts| new_events(&operator, hosts, &mut seen)).collect();
+        of_hosts.into_iter().chain(requests.iter().flat_map(Receiver::try_iter)).for_each(|one| pauses.add(one));
         if let Some(event) = pauses.take_due(Instant::now()) {
-            let id = distinct_id(now_as_id(), &last_id);
-            args.trigger(&mut operator, &wanted, &id, &event)?;
-            last_id = id;
+            open.extend(args.request_or_say(&mut operator, &wanted, &event)?);
+        }
+        // A host that does not answer delays neither other incidents nor the end.
+        for mut requested in std::mem::take(&mut open) {
+            if args.is_settled(&mut operator, &mut requested) {
+                args.finish(&mut operator, requested)?;
+            } else {
+                open.push(requested);
+            }
         }
         events::wait(&[signals.as_fd(), wake.as_fd()], CHECK_EVERY)?;
         if signals.next().is_some_and(|signal| signal.ends()) {
             break;
         }
     }
+    // Accepted requests are done, too.
+    requests.iter().flat_map(Receiver::try_iter).for_each(|one| pauses.add(one));
     if let Some(event) = pauses.waiting() {
-        let text = format!("ignored an event within --pause of the previous one: {}", event.text());
-        terminal::say(&text);
+        open.extend(args.request_or_say(&mut operator, &wanted, &event)?);
     }
+    open.iter_mut().try_for_each(|requested| args.leave(&mut operator, requested))?;
     operator.end();
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the name of an incident: the time in microseconds, so that each of several commands makes names of its own.
 fn now_as_id() -> String {
-    clock::strftime("%Y%m%d-%H%M%S")
+    let now = clock::wall();
+    let below = now % 1_000_000_000 / 1000;
+    format!("{}-{below:06}", clock::strftime_at("%Y%m%d-%H%M%S", now))
 }
 
-/// Returns the name of an incident, made distinct by a number if the last one began in the same second.
-fn distinct_id(id: String, last: &str) -> String {
-    let number = match last.strip_prefix(&id) {
-        None => return id,
-        Some(end) => end.strip_prefix('-').and_then(|end| end.parse::<u32>().ok()),
-    };
-    format!("{id}-{}", number.unwrap_or(1) + 1)
+/// An incident that has been requested from its hosts.
+struct Requested {
+    incident: Incident,
+    changes: Vec<Change>,
+    since: Instant,
+    /// Time until which answers are awaited.
+    until: Instant,
 }
 
 /// Source of events: a host, or an address that requests come from.
@@ -196,7 +212,7 @@ impl Pauses {
         Self { pause, until: HashMap::new(), waiting: BTreeMap::new() }
     }
 
-    fn add(&mut self, source: Source, event: Event) {
+    fn add(&mut self, (source, event): (Source, Event)) {
         match self.waiting.entry(source) {
             Entry::Vacant(entry) => drop(entry.insert(event)),
             Entry::Occupied(mut entry) => entry.get_mut().add(&event),
@@ -232,22 +248,28 @@ fn new_events(
     operator: &Operator,
     hosts: &Selector,
     seen: &mut HashMap<(String, String), u64>,
-) -> Vec<(Source, String)> {
+) -> Vec<(Source, Event)> {
     let mut news = Vec::new();
     for (host, capture, event) in operator.events(hosts) {
         let last = seen.insert((host.clone(), capture.clone()), event.time_ns);
         if last != Some(event.time_ns) {
             let rate = event.packets_per_second;
             let why = format!("{host}: '{capture}' recorded {rate} packets a second");
-            news.push((Source::Host(host), why));
+            news.push((Source::Host(host), Event::now(why)));
         }
     }
     news
 }
 
 impl Trigger {
-    /// Triggers an incident, and shows its outcome; returns true if all hosts take part.
-    fn trigger(&self, operator: &mut Operator, wanted: &Selector, id: &str, event: &Event) -> Result<bool> {
+    fn open(&self, wake: &Wake) -> Result<Operator> {
+        let mut operator = self.server.open(wake)?;
+        operator.replaces(&self.replace.replaced);
+        Ok(operator)
+    }
+
+    /// Requests an incident from the hosts.
+    fn request(&self, operator: &mut Operator, wanted: &Selector, id: String, event: &Event) -> Result<Requested> {
         let after = nanoseconds(self.next.unwrap_or_default());
         let fleet = operator.fleet(wanted).hosts;
         let heard = fleet.iter().filter(|host| !host.silent && host.state.is_some());
@@ -259,7 +281,7 @@ impl Trigger {
             return Err(Error::failed(what, why).fix("trawl fleet status"));
         }
         let incident = Incident {
-            id: id.to_owned(),
+            id,
             from_ns: event.first_ns.saturating_sub(nanoseconds(self.last)),
             to_ns: event.last_ns.saturating_add(after),
             why: event.text(),
@@ -268,37 +290,74 @@ impl Trigger {
         // The state is checked here, so that none is sent that agents would refuse.
         let alone = Desired { incidents: vec![incident.clone()], ..Desired::default() };
         alone.check_form()?;
+        let since = Instant::now();
         let changed = operator.change(&hosts, &|host, desired| {
             let incidents = &mut desired.incidents;
-            incidents.retain(|one| one.id != incident.id);
+            if incidents.iter().any(|one| one.id == incident.id) {
+                return Err(format!("it has an incident '{}' already: name another by --id", incident.id));
+            }
             incidents.push(Incident {
                 hosts: if listers.contains(host) { hosts.clone() } else { Vec::new() },
                 ..incident.clone()
             });
             let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
             incidents.drain(..surplus);
+            Ok(())
         })?;
         let changes = changed.into_iter().map(|(host, put)| Change::new(host, put));
-        let mut changes: Vec<Change> = changes.collect();
-        operator.await_incident(&mut changes, &incident, self.wait)?;
-        let all = changes.iter().all(|one| one.error.is_none());
+        let changes = changes.collect();
+        let until = Instant::now() + Operator::patience(incident.to_ns, self.wait);
+        Ok(Requested { incident, changes, since, until })
+    }
+
+    /// Requests an incident for an event. A failure does not end the command, which waits for other events, unless the
+    /// connection has ended.
+    fn request_or_say(&self, operator: &mut Operator, wanted: &Selector, event: &Event) -> Result<Option<Requested>> {
+        match self.request(operator, wanted, now_as_id(), event) {
+            Ok(requested) => Ok(Some(requested)),
+            Err(error) if operator.is_over() => Err(error),
+            Err(error) => {
+                terminal::say(&format!("{}: {error}", event.text()));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Updates an incident; returns true once all hosts have answered, or the time for it is over.
+    fn is_settled(&self, operator: &mut Operator, requested: &mut Requested) -> bool {
+        let stored = self.wait.is_some();
+        operator.read_parts(&mut requested.changes, &requested.incident.id, stored) || Instant::now() >= requested.until
+    }
+
+    /// Shows the outcome of an incident; returns true if all hosts take part.
+    fn finish(&self, operator: &mut Operator, mut requested: Requested) -> Result<bool> {
+        operator.explain_parts(&mut requested.changes, self.wait.is_some(), requested.since.elapsed());
+        self.show(&requested)?;
+        Ok(requested.changes.iter().all(|one| one.error.is_none()))
+    }
+
+    /// Shows the answers to an incident that have come when the command ends.
+    fn leave(&self, operator: &mut Operator, requested: &mut Requested) -> Result<()> {
+        operator.read_parts(&mut requested.changes, &requested.incident.id, true);
+        let unanswered = requested.changes.iter_mut().filter(|one| one.error.is_none() && one.incident.is_none());
+        unanswered.for_each(|one| one.error = Some("the incident is requested, and its answer not awaited".to_owned()));
+        self.show(requested)
+    }
+
+    fn show(&self, requested: &Requested) -> Result<()> {
+        let incident = &requested.incident;
         let triggered = Triggered {
             incident: &incident.id,
             why: &incident.why,
             from_ns: incident.from_ns,
             to_ns: incident.to_ns,
-            hosts: &changes,
+            hosts: &requested.changes,
         };
-        if self.server.json {
-            json::print(&triggered)?
-        } else {
-            show(&triggered)?
-        }
-        Ok(all)
+        if self.server.json { json::print(&triggered) } else { show(&triggered) }
     }
 
     /// Starts to listen for requests.
-    fn listen(&self, wake: &Wake) -> Result<Option<Receiver<(Source, String)>>> {
+    fn listen(&self, wake: &Wake) -> Result<Option<Receiver<(Source, Event)>>> {
         let Some(address) = self.listen else {
             return Ok(None);
         };
@@ -321,7 +380,10 @@ impl Trigger {
                 if let Err(refusal) = check(request, token.as_deref()) {
                     return refusal;
                 }
-                let _ = sender.send((Source::Address(request.from), reason(&request.body)));
+                let Some(why) = alarm::reason(&request.body) else {
+                    return Answer::plain("200 OK", "no alert fires: no incident\n");
+                };
+                let _ = sender.send((Source::Address(request.from), Event::now(why)));
                 wake.ring();
                 Answer::plain("202 Accepted", "")
             });
@@ -355,34 +417,21 @@ fn show(triggered: &Triggered<'_>) -> Result<()> {
     terminal::write_out(&out)
 }
 
-/// Characters of a request that become the reason.
-const REASON: usize = 200;
-
 /// Refuses a request that may not trigger an incident.
 fn check(request: &Request, token: Option<&str>) -> std::result::Result<(), Answer> {
     if request.method != "POST" {
         let why = "only POST is answered\n";
         return Err(Answer::plain("405 Method Not Allowed", why));
     }
-    let refusal = match token {
-        Some(token) if !request.has_token(token) => {
-            let why = "send Authorization: Bearer TOKEN\n";
-            return Err(Answer::plain("401 Unauthorized", why));
-        }
-        // A web page does not know the token, so the request may name this host in any way.
-        Some(_) => request.refuse_origins(),
-        None => request.refuse_pages(),
-    };
+    if token.is_some_and(|token| !request.has_token(token)) {
+        return Err(Answer::plain("401 Unauthorized", "send Authorization: Bearer TOKEN\n"));
+    }
+    if request.has("origin") {
+        return Err(Answer::plain("403 Forbidden", "web pages are not answered\n"));
+    }
+    // A web page does not know the token, so a request with it may name this host in any way.
+    let refusal = if token.is_none() { request.refuse_pages() } else { None };
     refusal.map_or(Ok(()), Err)
-}
-
-/// Returns the reason in a request's body: its first line.
-fn reason(body: &[u8]) -> String {
-    let body = String::from_utf8_lossy(body);
-    let line = body.lines().next().unwrap_or_default();
-    let plain = line.chars().filter(|letter| !text::controls_terminal(*letter));
-    let reason: String = plain.take(REASON).collect();
-    if reason.is_empty() { "a request".to_owned() } else { reason }
 }
 
 #[cfg(test)]
@@ -399,14 +448,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let alpha = || Source::Host("alpha".to_owned());
-        pauses.add(alpha(), event("a false alarm", 1));
+        pauses.add((alpha(), event("a false alarm", 1)));
         assert_eq!(pauses.take_due(at(0)).expect("the first").why, "a false alarm");
-        pauses.add(alpha(), event("the real one", 10));
-        pauses.add(alpha(), event("another", 20));
+        pauses.add((alpha(), event("the real one", 10)));
+        pauses.add((alpha(), event("another", 20)));
         assert_eq!(pauses.take_due(at(10)), None);
         // Another host, and an address, have pauses of their own.
-        pauses.add(Source::Host("beta".to_owned()), event("b", 11));
-        pauses.add(Source::Address([127, 0, 0, 1].into()), event("c", 12));
+        pauses.add((Source::Host("beta".to_owned()), event("b", 11)));
+        pauses.add((Source::Address([127, 0, 0, 1].into()), event("c", 12)));
         let other = pauses.take_due(at(11)).expect("theirs");
         assert_eq!((other.text().as_str(), other.first_ns), ("b (and 1 more event)", 11));
         assert_eq!(pauses.take_due(at(59)), None);
@@ -414,17 +463,18 @@ mod tests {
         assert_eq!(real.text(), "the real one (and 1 more event)");
         assert_eq!((real.first_ns, real.last_ns), (10, 20));
         assert_eq!(pauses.take_due(at(130)), None);
-        pauses.add(alpha(), event("later", 130));
+        pauses.add((alpha(), event("later", 130)));
         assert_eq!(pauses.waiting().expect("it waits").why, "later");
     }
 
     #[test]
     fn incidents_of_the_same_second_have_different_names() {
-        let id = || "20260131-143000".to_owned();
-        assert_eq!(distinct_id(id(), ""), id());
-        let second = distinct_id(id(), &id());
-        assert_eq!(second, "20260131-143000-2");
-        assert_eq!(distinct_id(id(), &second), "20260131-143000-3");
-        assert_eq!(distinct_id("20260131-143001".to_owned(), &second), "20260131-143001");
+        let [first, second] = [(); 2].map(|()| {
+            std::thread::sleep(Duration::from_micros(10));
+            now_as_id()
+        });
+        assert_ne!(first, second);
+        let alone = Desired { incidents: vec![Incident { id: first, ..Incident::default() }], ..Desired::default() };
+        alone.check_form().expect("a name");
     }
 }
