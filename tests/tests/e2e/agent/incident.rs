@@ -159,6 +159,33 @@ fn incident_from_before_the_agents_start_ends_no_capture() {
 }
 
 #[test]
+fn capture_that_ended_within_the_window_is_in_the_account() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    start(&nats, &lab, "alpha", &["udp"]);
+    send(&lab, 100);
+    wait_until("alpha has counted", || recorded(&nats.status("*"), "alpha") == 100);
+    assert!(nats.fleet(&["stop", "alpha"]).status.success());
+    wait_until("alpha has stopped", || phases(&report(&lab.file("report-alpha"))).is_empty());
+    let triggered = nats.fleet(&args!("trigger alpha --id one --wait"));
+    assert!(triggered.status.success(), "{triggered:?}");
+    let store = format!("file://{}", lab.file("store"));
+    let query = args!("store query --store {store} --spool /nonexistent --incident one");
+    let document = json(&trawl(&[&query[..], &["--json"]].concat()));
+    let part = part(&document, "alpha");
+    assert_eq!((&part["stored"], &part["recorded"]), (&true.into(), &100.into()), "{document}");
+    let until = part["until_ns"].as_u64().expect("the end of the capture");
+    let is_within = document["from_ns"].as_u64() < Some(until) && Some(until) < document["to_ns"].as_u64();
+    assert!(is_within, "{document}");
+    let shown = trawl(&query);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("no packets after ") && shown.contains("  capture ended"), "{shown}");
+    assert_eq!(alpha.stop().status.code(), Some(0));
+}
+
+#[test]
 fn host_without_such_a_capture_says_so() {
     let Some(lab) = Lab::open() else { return };
     let Some(nats) = Nats::up(&lab) else { return };
@@ -241,6 +268,54 @@ fn events_and_requests_trigger_incidents() {
     for agent in [alpha, beta] {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
+}
+
+/// The window of an incident may end later than the next event, or than the command.
+#[test]
+fn incident_in_progress_delays_neither_others_nor_the_end() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    start(&nats, &lab, "alpha", &["udp port 9"]);
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let watched = nats.fleet(&args!(
+        "start alpha --name port9 -i {receiver} --tap packet --store {store} --event-rate 1 --wait udp port 9"
+    ));
+    assert!(watched.status.success(), "{watched:?}");
+    let place = nats.place("operator");
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    let base = args!("fleet trigger * --on-event --listen 127.0.0.1:0 --next 60s --pause 60s --json");
+    let waiting = Running::start(&[&base[..], &place[..]].concat(), "waiting for events");
+    let said = waiting.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    let idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    let incidents = || report(&lab.file("report-alpha"))["incidents"].as_array().map_or(0, Vec::len);
+    let alert = |status: &str| {
+        let alert = format!("{{\"status\": \"{status}\", \"labels\": {{\"alertname\": \"Errors\"}}}}");
+        format!("{{\"version\": \"4\", \"status\": \"{status}\", \"alerts\": [{alert}]}}")
+    };
+    let head = "POST / HTTP/1.1";
+    let page = format!("{head}\r\nHost: {address}\r\nOrigin: http://{address}");
+    assert_eq!(post(&address, &page, "a page"), "HTTP/1.1 403 Forbidden");
+    assert_eq!(post(&address, head, &alert("resolved")), "HTTP/1.1 200 OK");
+    assert_eq!(post(&address, head, &alert("firing")), "HTTP/1.1 202 Accepted");
+    wait_until("the alert has triggered an incident", || incidents() == 1);
+    lab.send(&[frames::udp_to(9, b"x")], 1);
+    wait_until("the event has triggered another", || incidents() == 2);
+    assert_eq!(waiting.shown(), "", "both windows are open");
+    // This one is within the pause of its address.
+    assert_eq!(post(&address, head, "a second request"), "HTTP/1.1 202 Accepted");
+    let ended = waiting.stop();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    let shown: Vec<Value> = super::changes(&ended.stdout);
+    let reasons: Vec<&str> = shown.iter().filter_map(|one| one["why"].as_str()).collect();
+    assert_eq!((reasons[0], reasons.last()), ("Errors", Some(&"a second request")), "{}", ended.stdout);
+    assert!(reasons[1].starts_with("alpha: 'port9' recorded "), "{}", ended.stdout);
+    wait_until("the last one is requested, too", || incidents() == reasons.len());
+    drop(idle);
+    assert_eq!(alpha.stop().status.code(), Some(0));
 }
 
 /// Runs captures of an agent that report each second with a packet as an event. `send` returns the name of the capture

@@ -1,7 +1,7 @@
 //! Starts that hosts accept, refuse or do not answer; killed agents, and the pauses in their captures.
 
 use serde_json::Value;
-use trawl_tests::{Lab, args, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, trawl, wait_until};
 
 use super::{Nats, phase_of, phases, report};
 
@@ -9,6 +9,26 @@ fn host<'a>(document: &'a Value, name: &str) -> &'a Value {
     let hosts = document["hosts"].as_array().expect("a list");
     let mut named = hosts.iter().filter(|host| host["host"] == name);
     named.next().unwrap_or_else(|| panic!("{document}"))
+}
+
+/// Agents that start together with the server may report before its streams exist, and repeat their reports.
+#[test]
+fn start_waits_for_agents_that_have_not_reported_yet() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let place = nats.place("operator");
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    let base = args!("fleet start * -i {receiver} --tap packet --store {store} --json");
+    let started = Running::start(&[&base[..], &place[..]].concat(), "waiting for agents");
+    let agents = ["alpha", "beta"].map(|name| nats.agent(&lab, name, name));
+    let document = started.wait().json();
+    for name in ["alpha", "beta"] {
+        assert_eq!(host(&document, name)["error"], Value::Null, "{document}");
+    }
+    for agent in agents {
+        assert_eq!(agent.stop().status.code(), Some(0));
+    }
 }
 
 #[test]
