@@ -1,6 +1,7 @@
 //! Splits a capture's blocks into a sequence of chunks, in a thread of its own.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -166,7 +167,13 @@ impl Chunker {
     /// Records an error, after which no more packets are accepted; the packets of the open chunk are lost.
     fn give_up(&mut self, error: io::Error) {
         self.open = None;
+        self.remove_part();
         self.broken.get_or_insert(error);
+    }
+
+    /// Removes the file of a chunk whose packets count as lost: they would be recovered from it.
+    fn remove_part(&self) {
+        let _ = fs::remove_file(self.spool.part(self.totals.chunks));
     }
 
     fn open(&mut self) {
@@ -227,6 +234,7 @@ impl Chunker {
         let (state, sealed) = match sealed {
             Some(Ok(sealed)) => (self.spool.target.state(), sealed),
             Some(Err(error)) => {
+                self.remove_part();
                 self.broken.get_or_insert(error);
                 (State::EvictedSpoolFailed, SealedChunk::default())
             }

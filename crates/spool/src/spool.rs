@@ -68,6 +68,10 @@ pub const END: &str = "end.json";
 pub const INCIDENT: &str = "incident.json";
 /// Directory of a run's chunks.
 pub const CHUNKS: &str = "chunks";
+/// File that keeps some of the disk free for the last records of the run.
+const RESERVE: &str = "reserve";
+/// Its size: the record of the end and some manifests.
+const RESERVE_BYTES: usize = 32 << 10;
 /// Extensions of a chunk's files: being made, sealed, and its manifest.
 pub const PART: &str = "part";
 pub const CHUNK: &str = "pcapng.zst";
@@ -81,6 +85,8 @@ pub const STORED: &str = "stored";
 struct Waiting {
     /// Manifests of the chunks that are not stored yet.
     entries: Vec<Manifest>,
+    /// Numbers of the chunks whose manifests the disk refused.
+    refused: Vec<u64>,
     evicted: u64,
     /// Chunks that stay here, of this run and of earlier ones, the oldest first.
     near: VecDeque<Near>,
@@ -210,7 +216,15 @@ impl Spool {
             sync_directory(root)?;
             Ok(lock)
         };
-        let lock = make().map_err(failed(&directory))?;
+        let made = make().inspect_err(|_| {
+            let _ = fs::remove_dir_all(&directory);
+        });
+        let lock = made.map_err(failed(&directory))?;
+        let reserve = directory.join(RESERVE);
+        // On a disk without space for it, the capture may still end well.
+        if fs::write(&reserve, [0; RESERVE_BYTES]).is_err() {
+            let _ = fs::remove_file(&reserve);
+        }
         let spool = Self { directory, target, waiting: Mutex::default(), news: None, _lock: lock };
         spool.waiting.lock().earlier = spool.earlier();
         Ok(spool)
@@ -257,8 +271,11 @@ impl Spool {
 
     /// Adds the manifest of a sealed or lost chunk.
     pub fn add(&self, manifest: Manifest) -> io::Result<()> {
-        let written = write_whole(&self.path(&manifest, MANIFEST), &manifest.to_bytes());
+        let (path, bytes) = (self.path(&manifest, MANIFEST), manifest.to_bytes());
+        let written = write_whole(&path, &bytes);
+        let is_refused = written.is_err() && self.write_into_reserve(&path, &bytes).is_err();
         let mut waiting = self.waiting.lock();
+        waiting.refused.extend(is_refused.then_some(manifest.sequence));
         waiting.entries.push(manifest);
         // Chunks that were recovered from a killed run join the ring later.
         waiting.earlier = self.earlier();
@@ -266,6 +283,12 @@ impl Spool {
         // If the socket is full, its reader has been woken already.
         let _ = self.news.as_ref().map(|mut news| news.write(&[0]));
         written
+    }
+
+    /// Writes a file in the space that is kept for the last records.
+    fn write_into_reserve(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let _ = fs::remove_file(self.directory.join(RESERVE));
+        write_whole(path, bytes)
     }
 
     /// Returns the bytes of the chunks that wait or stay here.
@@ -295,25 +318,27 @@ impl Spool {
         let Some((entry, _chunk)) = held else {
             return false;
         };
-        entry.state = State::EvictedSpoolFull;
-        entry.bytes = 0;
-        let recorded = entry.recorded;
+        let removed = Manifest { state: State::EvictedSpoolFull, bytes: 0, ..entry.clone() };
+        let (path, bytes) = (self.path(entry, MANIFEST), removed.to_bytes());
         // The manifest is written first: a chunk without one would be recovered.
-        let _ = write_whole(&self.path(entry, MANIFEST), &entry.to_bytes());
+        if write_whole(&path, &bytes).is_err() && self.write_into_reserve(&path, &bytes).is_err() {
+            return false;
+        }
         let _ = fs::remove_file(self.path(entry, CHUNK));
+        let recorded = entry.recorded;
+        *entry = removed;
         waiting.evicted += recorded;
         true
     }
 
     /// Records the end of the capture, also for the process that stores the chunks.
     pub fn finish(&self, end: &End) -> io::Result<()> {
-        for entry in &self.waiting.lock().entries {
-            let manifest = self.path(entry, MANIFEST);
-            // The manifest is missing if the disk was full when the chunk was sealed.
-            if self.path(entry, CHUNK).exists() && !manifest.exists() {
-                let _ = write_whole(&manifest, &entry.to_bytes());
-            }
+        let _ = fs::remove_file(self.directory.join(RESERVE));
+        let waiting = self.waiting.lock();
+        for entry in waiting.entries.iter().filter(|entry| waiting.refused.contains(&entry.sequence)) {
+            let _ = write_whole(&self.path(entry, MANIFEST), &entry.to_bytes());
         }
+        drop(waiting);
         let written = write_whole(&self.directory.join(END), &end.to_bytes());
         let _ = (self.news.as_ref()).map(|news| news.shutdown(Shutdown::Both));
         written

@@ -90,6 +90,41 @@ fn full_disk_of_the_store_leaves_chunks_in_the_spool() {
     assert_eq!(packets.sum::<u64>(), sent);
 }
 
+/// The last records of a capture have space of their own, so the store's account has the packets that the disk of the
+/// spool refused.
+#[test]
+fn packets_that_the_spool_refused_are_in_the_account() {
+    for size in ["96k", "104k", "112k"] {
+        let Some(lab) = lab() else { return };
+        let disk = Mounted::at(&lab, "tmpfs", &format!("size={size}"));
+        let places = Places { spool: format!("{}/spool", disk.path), ..Places::of(&lab) };
+        // A file in place of a directory keeps chunks from the store.
+        fs::create_dir_all(&places.store).expect("a directory");
+        fs::write(places.store.join("trawl"), "").expect("a file");
+        let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "100ms", "udp"]);
+        for _ in 0..4 {
+            generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "500", "--size", "400"]);
+        }
+        let finished = capture.wait();
+        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+        assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
+        let summary = finished.summary();
+        let listed = places.account();
+        let [recorded, stored, spooled, evicted, unknown] = listed;
+        assert_eq!((recorded, stored, unknown), (summary.recorded, 0, 0), "{size}: {listed:?} {}", finished.stderr);
+        assert_eq!(recorded, spooled + evicted, "{size}: {listed:?}");
+        let refused = summary.lost_by("disk_full");
+        assert!(evicted + refused > 0, "{size}: {}", finished.stderr);
+        fs::remove_file(places.store.join("trawl")).expect("a file");
+        assert!(places.command("push", &[]).status.success());
+        assert_eq!(places.account(), [recorded, spooled, 0, evicted, 0], "{size}");
+        let run = good(places.command("ls", &[]))["captures"][0].clone();
+        assert_eq!(run["lost"]["disk_full"].as_u64().unwrap_or(0), refused, "{size}: {run}");
+        assert_eq!(places.problems(), Vec::<String>::new(), "{size}");
+        assert_eq!(fs::read_dir(&places.spool).expect("the spool").count(), 0, "{size}");
+    }
+}
+
 #[test]
 fn prune_makes_room_on_a_full_disk() {
     let Some(lab) = lab() else { return };
