@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use trawl_bpf::info::MapInfo;
 use trawl_bpf::loader::{LoadedFile, MapEntry, Variable, variables_of};
+use trawl_bpf::section::variables_of_map;
 use trawl_bpf::table::{ANY, Table};
 use trawl_bpf::{bpffs, functions, info, map, program};
 use trawl_program::load::Source;
@@ -116,7 +117,8 @@ impl FirstContents {
         };
         let variables = match &self.origin {
             Origin::Running(running) => variables_of(running.id(), section),
-            _ => None,
+            Origin::Pins(_) => variables_of_map(old.fd.as_fd()),
+            Origin::Fresh => None,
         };
         let same_length = old_bytes.len() == bytes.len();
         let changed = match (newcomer.source.variables(section), variables) {
@@ -137,7 +139,11 @@ impl FirstContents {
         };
         newcomer.source.set_initial_value(&entry.name, &bytes)?;
         let is_worth_a_note = is_constant && !changed.is_empty();
-        Ok(is_worth_a_note.then(|| format!("constants as in the running program: {}", changed.join(", "))))
+        let names = changed.join(", ");
+        Ok(is_worth_a_note.then(|| match &self.origin {
+            Origin::Pins(directory) => format!("constants as in {}: {names}", directory.display()),
+            _ => format!("constants as in the running program: {names}"),
+        }))
     }
 
     /// Returns the origin's map that serves as this map of an object file.
@@ -145,10 +151,9 @@ impl FirstContents {
         match &self.origin {
             Origin::Fresh => Ok(None),
             Origin::Pins(directory) => {
-                let path = directory.join(entry.name.replace('.', "_"));
-                if !path.exists() {
+                let Some(path) = pin_of(directory, entry) else {
                     return Ok(None);
-                }
+                };
                 let fd = bpffs::open_map(&path)?;
                 let what = || format!("cannot fill the map {} from {}", entry.name, path.display());
                 let about = info::map(fd.as_fd()).map_err(|e| Error::os(what(), e))?;
@@ -224,6 +229,24 @@ impl Newcomer<'_> {
         let map = source.maps().into_iter().find(|one| one.is_data && section_of(&one.name) == section)?;
         Some(Section { bytes: source.initial_value(&map.name)?, variables: source.variables(section)? })
     }
+}
+
+/// Returns the pin of a map in a directory: the one of its name, or the only one of its section, since the name of a
+/// section's map begins with the name of the object file.
+fn pin_of(directory: &Path, entry: &MapEntry) -> Option<PathBuf> {
+    let path = directory.join(entry.name.replace('.', "_"));
+    if path.exists() || !entry.is_data {
+        return path.exists().then_some(path);
+    }
+    let end = section_of(&entry.name).replace('.', "_");
+    let holds_section = |path: &PathBuf| {
+        let about = bpffs::open_map(path).ok().and_then(|fd| info::map(fd.as_fd()).ok());
+        about.is_some_and(|about| is_section(&entry.name, &about.name))
+    };
+    let pins = std::fs::read_dir(directory).ok()?.filter_map(|pin| Some(pin.ok()?.path()));
+    let named = pins.filter(|path| path.to_str().is_some_and(|path| path.ends_with(&end)));
+    let mut fitting = named.filter(holds_section);
+    fitting.next().filter(|_| fitting.next().is_none())
 }
 
 /// Returns true if the kernel's map holds this section of variables. Its name may be cut, but not to another section's.
@@ -694,6 +717,41 @@ mod tests {
         let side = side.unwrap();
         assert_eq!(info::map(side.file.map(map).unwrap()).unwrap().max_entries, size);
         (file, contents, side)
+    }
+
+    #[test]
+    fn constants_are_those_of_the_pinned_section() {
+        if !root_or_skip() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("trawl-constants-{}.o", std::process::id()));
+        std::fs::write(&path, object::XDP_VERDICT).unwrap();
+        let open = || {
+            let mut source = Source::read(&path).unwrap();
+            source.choose(Some("trawl_drop")).unwrap();
+            source
+        };
+        let (mut old, mut new) = (open(), open());
+        std::fs::remove_file(&path).unwrap();
+        let section = old.maps().into_iter().find(|one| one.name.ends_with(CONSTANTS)).unwrap().name;
+        let mut bytes = old.initial_value(&section).unwrap();
+        let variables = old.variables(CONSTANTS).unwrap();
+        let (_, offset, _) = variables.iter().find(|(name, ..)| name == "config").unwrap();
+        bytes[*offset as usize] = 3;
+        old.set_initial_value(&section, &bytes).unwrap();
+        let (file, _) = old.load_edited(|_, _| Ok(())).unwrap();
+        let directory = PathBuf::from(format!("/sys/fs/bpf/trawl-constants-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        // The file that it was loaded from had another name.
+        let pin = directory.join("older_rodata");
+        let pinned = bpffs::pin(file.map(&section).unwrap(), &pin);
+        let contents = FirstContents::new(Origin::Pins(directory.clone()), Vec::new());
+        let notes = contents.set_up(Newcomer { source: &mut new, is_running: false, running: None });
+        std::fs::remove_file(&pin).unwrap();
+        std::fs::remove_dir(&directory).unwrap();
+        pinned.unwrap();
+        assert_eq!(notes.unwrap(), [format!("constants as in {}: config", directory.display())]);
+        assert_eq!(new.initial_value(&section), Some(bytes));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod process_traffic;
 pub mod process_watch;
 pub mod program;
 pub mod redirect_events;
+pub mod section;
 pub mod table;
 pub mod test_run;
 pub(crate) mod typed_reads;
