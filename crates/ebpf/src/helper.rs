@@ -13,6 +13,7 @@ pub const PERF_EVENT_OUTPUT: i32 = 25;
 pub const SKB_LOAD_BYTES: i32 = 26;
 pub const PROBE_READ_STR: i32 = 45;
 pub const REDIRECT_MAP: i32 = 51;
+pub const XDP_ADJUST_META: i32 = 54;
 pub const FIB_LOOKUP: i32 = 69;
 pub const SK_LOOKUP_TCP: i32 = 84;
 pub const SK_LOOKUP_UDP: i32 = 85;

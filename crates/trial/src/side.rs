@@ -9,7 +9,7 @@ use trawl_bpf::loader::LoadedFile;
 use trawl_bpf::prepared::Prepared;
 use trawl_bpf::test_run::{Arrival, Outcome, Runner, TcContext};
 use trawl_bpf::{info, map};
-use trawl_ebpf::Edits;
+use trawl_ebpf::{Edits, helper, op, starts};
 use trawl_packet::verdict::VerdictKind;
 use trawl_program::load::Source;
 use trawl_sys::{Error, Result};
@@ -92,6 +92,8 @@ pub(crate) struct Side {
     pub notes: Vec<String>,
     /// The map of each call that redirects packets; `None` if the call names an interface.
     targets: Vec<Option<Rc<str>>>,
+    /// True if a packet may have metadata after a run.
+    adds_metadata: bool,
     runner: Runner,
 }
 
@@ -134,6 +136,7 @@ impl Side {
         let mut targets = Vec::new();
         let mut instructions = 0;
         let mut tag = None;
+        let mut adds_metadata = false;
         let mut constants = Vec::new();
         let mut programs = Vec::new();
         let (loaded, name) = source.load_edited(|prepared, names| {
@@ -144,6 +147,7 @@ impl Side {
                     tag = prepared.tag(name);
                     subject.check_tag(tag.as_deref())?;
                 }
+                adds_metadata |= starts(&code).any(|at| code[at] == op::call(helper::XDP_ADJUST_META));
                 constants.extend(fuzz::constants(&code));
                 notes.extend(limits::of_helpers(&code));
                 let mut edits = Edits::default();
@@ -192,6 +196,7 @@ impl Side {
             buffers,
             notes,
             targets,
+            adds_metadata,
             runner: Runner::default(),
         })
     }
@@ -222,7 +227,14 @@ impl Side {
         self.clock.set_time(moment);
         let run = match self.kind {
             VerdictKind::Xdp => {
-                self.runner.xdp(self.program.as_fd(), packet, arrival).map(|outcome| (outcome, TcContext::default()))
+                let (runner, program) = (&mut self.runner, self.program.as_fd());
+                let needs_context = self.adds_metadata || arrival != Arrival::default();
+                let outcome = if needs_context {
+                    runner.xdp(program, packet, arrival)
+                } else {
+                    runner.xdp_without_context(program, packet)
+                };
+                outcome.map(|outcome| (outcome, TcContext::default()))
             }
             VerdictKind::Tc => self.runner.tc(self.program.as_fd(), packet, moment.wall),
         };

@@ -28,6 +28,7 @@ pub mod program;
 pub mod redirect_events;
 pub mod section;
 pub mod table;
+mod tag;
 pub mod test_run;
 pub(crate) mod typed_reads;
 mod types;

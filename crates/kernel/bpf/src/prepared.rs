@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result};
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, collect_warnings, end_of_log};
 use super::loading::try_load;
 use super::program::{LoadOptions, Types};
-use super::{check, verifier_log};
+use super::{check, tag, verifier_log};
 
 /// Log level of the verifier's statistics alone.
 const LOG_STATISTICS: u32 = 4;
@@ -162,12 +162,16 @@ impl Prepared<'_> {
         self.open.maps().any(|map| map.name() == name)
     }
 
-    /// Returns the kernel's tag of the program in its present form; `None` if only libbpf can load it.
+    /// Returns the kernel's tag of the program in its present form; `None` if trawl cannot compute it, and only libbpf can
+    /// load the program.
     pub fn tag(&self, name: &str) -> Option<String> {
         use std::os::fd::AsFd;
-        // A tag depends on the instructions alone, not on the licence.
-        let loaded = self.twin_of(name).ok()?.try_load(GPL, None).ok()?;
-        Some(super::info::program(loaded.as_fd()).ok()?.tag)
+        let twin = self.twin_of(name).ok()?;
+        tag::of(&twin.instructions).or_else(|| {
+            // A tag depends on the instructions alone, not on the licence.
+            let loaded = twin.try_load(GPL, None).ok()?;
+            Some(super::info::program(loaded.as_fd()).ok()?.tag)
+        })
     }
 
     /// Returns the stack depth of each of the program's functions, the main one first, as measured by the verifier.

@@ -150,6 +150,7 @@ impl Mapping {
     }
 
     /// Returns a pointer `offset` bytes into the mapping. Panics if it lies outside: offsets are trawl's own.
+    #[inline]
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.length, "offset {offset} lies outside a mapping of {} bytes", self.length);
         // SAFETY: the offset was just checked to lie within the mapping or one past its end.
@@ -189,6 +190,7 @@ impl Mapping {
     }
 
     /// Returns a number that others read and write at this moment; panics for an offset outside or unaligned.
+    #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(
             offset.is_multiple_of(8) && offset + 8 <= self.length,
