@@ -30,7 +30,8 @@ use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Pa
 /// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes
 /// the columns. The number of packets that the answer does not cover is printed first, on standard error.
 ///
-/// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does.
+/// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does. If packets are missing in the
+/// store, the others are shown or written, and the exit status is 1.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("write", |arg| arg.long("packets").visible_alias("write")))]
 pub struct Args {
@@ -278,10 +279,9 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
         Some(_) => "of the answer",
         None => "that may match",
     };
-    for (absent, packets) in &counts.borrow().absent {
-        say_absent(absent, *packets, which);
-    }
-    Ok(ended)
+    let absent = &counts.borrow().absent;
+    absent.iter().for_each(|(why, packets)| say_absent(why, *packets, which));
+    Ok(if absent.is_empty() { ended } else { ExitCode::FAILURE })
 }
 
 fn say_absent(absent: &Absent, packets: u64, which: &str) {

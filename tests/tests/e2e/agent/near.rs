@@ -47,6 +47,7 @@ fn packets_are_fetched_from_their_hosts() {
     let answer = query(&packets);
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(said.contains("400 packets that may match stay on host alpha"), "{said}");
+    assert_eq!(answer.status.code(), Some(1), "packets are missing");
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 0);
     let by_bus = nats.place("operator");
     let by_bus: Vec<&str> = by_bus.iter().map(|word| if word == "--nats" { "--hosts" } else { word }).collect();
