@@ -119,6 +119,11 @@ impl Catalogue {
         Ok(Self { state: read_state(store, &table.state())?, table: Some(table) })
     }
 
+    /// Returns true if the store has no catalogue: it was never indexed, or its index is lost.
+    pub fn is_absent(&self) -> bool {
+        self.table.is_none()
+    }
+
     /// Returns true if a newer trawl made the newest version.
     pub fn is_newer(store: &Store) -> bool {
         let newest = Table::newest(store).ok().flatten();

@@ -31,7 +31,7 @@ use trawl_spool::chunk::UNNAMED;
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
-use schema::{Columns, GROUP_ROWS, properties, schema};
+use schema::{BATCH_ROWS, Columns, properties, schema};
 
 /// Ethertypes whose headers have addresses that filters search for.
 const ADDRESSED: [u16; 4] = [ethertype::IPV4, ethertype::ARP, ethertype::REVERSE_ARP, ethertype::IPV6];
@@ -106,12 +106,24 @@ fn plain_name(interface: &Interface) -> &str {
     name.split(" (").next().unwrap_or_default()
 }
 
-/// A direction of a TCP connection, as one interface block sees it.
-type Stream = (u32, IpAddr, IpAddr, (u16, u16));
+/// Maximum number of TCP streams whose ends are known, in about 64 MiB.
+const STREAMS: usize = 1_800_000;
 
-/// The end of each TCP stream so far, by which retransmitted bytes are recognised.
+/// The end of each TCP stream so far, by which retransmitted bytes are recognised. A stream is a direction of a
+/// connection, as one interface block sees it; the key is its hash.
 #[derive(Default)]
-struct Streams(HashMap<Stream, u32>);
+struct Streams(HashMap<u64, u32>);
+
+/// Returns the hash of the stream that a segment belongs to.
+fn stream(interface: u32, from: SocketAddr, to: SocketAddr) -> u64 {
+    let mut hash = Fnv::default();
+    hash.write(&interface.to_be_bytes());
+    for end in [from, to] {
+        hash_address(&mut hash, end.ip());
+        hash.write(&end.port().to_be_bytes());
+    }
+    hash.finish()
+}
 
 impl Streams {
     /// Returns true if all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
@@ -123,7 +135,12 @@ impl Streams {
             return None;
         }
         let end = tcp.seq.wrapping_add(length);
-        let known = self.0.entry((interface, ip.src, ip.dst, ports)).or_insert(tcp.seq);
+        let stream = stream(interface, SocketAddr::new(ip.src, ports.0), SocketAddr::new(ip.dst, ports.1));
+        if self.0.len() >= STREAMS && !self.0.contains_key(&stream) {
+            // Segments of these streams that come again later are not recognised.
+            self.0.clear();
+        }
+        let known = self.0.entry(stream).or_insert(tcp.seq);
         // Sequence numbers wrap around. A new connection of the same ports begins far from the old one.
         let is_again = tcp.flags & SYN == 0 && end.wrapping_sub(*known).cast_signed() <= 0;
         let repeats_syn = tcp.flags & SYN != 0 && end == *known;
@@ -184,17 +201,7 @@ impl Names {
     }
 }
 
-/// A packet's position in its chunk.
-struct Place<'a> {
-    interfaces: &'a [Interface],
-    processes: &'a Processes,
-    translations: &'a Translations,
-    streams: &'a mut Streams,
-    frame: usize,
-    offset: usize,
-}
-
-/// Rows that become a row group.
+/// Rows that are passed on together.
 struct Rows<'a> {
     manifest: &'a Manifest,
     columns: Columns,
@@ -211,7 +218,13 @@ impl<'a> Rows<'a> {
         self.columns.time_ns.len()
     }
 
-    fn packet(&mut self, block: &Block<'_>, at: &mut Place<'_>) -> Option<()> {
+    fn packet(
+        &mut self,
+        block: &Block<'_>,
+        at: &Reading,
+        translations: &Translations,
+        streams: &mut Streams,
+    ) -> Option<()> {
         let packet = block.enhanced_packet()?;
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
@@ -226,7 +239,7 @@ impl<'a> Rows<'a> {
         let ip = headers.ip;
         let vlan = headers.vlan_numbers().first();
         let names = Names::of(&headers);
-        let retransmission = at.streams.was_seen(packet.interface_id, &headers);
+        let retransmission = streams.was_seen(packet.interface_id, &headers);
         let time_ns = packet.timestamp as i64;
         let columns = &mut self.columns;
         columns.time.append_value(time_ns.div_euclid(1000));
@@ -271,7 +284,7 @@ impl<'a> Rows<'a> {
         let pod = interface.pod();
         columns.pod.append_option(pod.map(|pod| pod.name));
         columns.pod_labels.append_option(pod.and_then(|pod| pod.labels));
-        self.translation(other_side(&headers, at.translations, packet.timestamp));
+        self.translation(other_side(&headers, translations, packet.timestamp));
         Some(())
     }
 
@@ -312,9 +325,13 @@ impl Out {
         Ok(Self(writer))
     }
 
-    /// Writes a row group.
-    pub fn group(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
-        self.0.write(rows)?;
+    /// Adds rows to the row group that is being made.
+    pub fn write(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
+        self.0.write(rows)
+    }
+
+    /// Ends the row group.
+    pub fn end_group(&mut self) -> Result<(), ParquetError> {
         self.0.flush()
     }
 
@@ -380,74 +397,88 @@ fn translations(chunk: &[u8], manifest: &Manifest) -> io::Result<Translations> {
     Ok(found)
 }
 
-/// Reads a chunk, and passes its rows on, a row group at a time.
-fn read(
+/// State of a chunk at a packet.
+#[derive(Default)]
+struct Reading {
+    interfaces: Vec<Interface>,
+    processes: Processes,
+    frame: usize,
+    offset: usize,
+}
+
+/// Reads a chunk, and passes its packet blocks on. Fails if the chunk is damaged, or is not what its manifest says.
+fn walk_packets(
     chunk: &[u8],
     manifest: &Manifest,
-    mut group: impl FnMut(RecordBatch) -> Result<(), ParquetError>,
+    mut packet: impl FnMut(&Block<'_>, &Reading) -> io::Result<()>,
 ) -> io::Result<()> {
-    let translations = translations(chunk, manifest)?;
-    let mut rows = Rows::new(manifest);
-    let mut interfaces: Vec<Interface> = Vec::new();
-    let mut processes = Processes::default();
-    let mut streams = Streams::default();
+    let mut at = Reading::default();
     let mut packets = 0;
     for (number, frame) in frames(chunk, manifest)?.iter().enumerate() {
         let bytes = unpacked(chunk, frame)?;
-        let mut offset = 0;
+        (at.frame, at.offset) = (number, 0);
         for block in blocks(&bytes) {
             match block.kind {
                 INTERFACE_DESCRIPTION => {
                     let interface = Interface::from_block(&block);
-                    interfaces.push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
+                    at.interfaces.push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
                     packets += 1;
                     if packets > manifest.recorded {
                         return Err(damaged("it holds more packets than its manifest says"));
                     }
-                    let mut place = Place {
-                        interfaces: &interfaces,
-                        processes: &processes,
-                        translations: &translations,
-                        streams: &mut streams,
-                        frame: number,
-                        offset,
-                    };
-                    rows.packet(&block, &mut place).ok_or_else(|| damaged("a packet block is too short"))?;
-                    if rows.len() == GROUP_ROWS {
-                        let full = std::mem::replace(&mut rows, Rows::new(manifest));
-                        full.finish().and_then(&mut group).map_err(io::Error::other)?;
-                    }
+                    packet(&block, &at)?;
                 }
-                _ => processes.add_block(&block),
+                _ => at.processes.add_block(&block),
             }
-            offset += block.bytes.len();
+            at.offset += block.bytes.len();
         }
-        if offset != bytes.len() {
+        if at.offset != bytes.len() {
             return Err(damaged("a frame does not end with a whole block"));
         }
-    }
-    if rows.len() > 0 {
-        rows.finish().and_then(group).map_err(io::Error::other)?;
     }
     Ok(())
 }
 
-/// Returns the rows of a chunk, if the chunk can be read.
-pub fn rows_of(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
-    let mut all = Vec::new();
-    let read = read(chunk, manifest, |rows| {
-        all.push(rows);
+/// Checks that the rows of a chunk can be read.
+pub fn check(chunk: &[u8], manifest: &Manifest) -> io::Result<()> {
+    translations(chunk, manifest)?;
+    walk_packets(chunk, manifest, |block, at| {
+        let packet = block.enhanced_packet();
+        let interface = packet.and_then(|packet| at.interfaces.get(packet.interface_id as usize));
+        interface.map(|_| ()).ok_or_else(|| damaged("a packet block is too short"))
+    })
+}
+
+/// Reads a chunk, and passes its rows on, some at a time.
+pub fn read(
+    chunk: &[u8],
+    manifest: &Manifest,
+    mut pass: impl FnMut(RecordBatch) -> Result<(), ParquetError>,
+) -> io::Result<()> {
+    let translations = translations(chunk, manifest)?;
+    let mut rows = Rows::new(manifest);
+    let mut streams = Streams::default();
+    walk_packets(chunk, manifest, |block, at| {
+        let added = rows.packet(block, at, &translations, &mut streams);
+        added.ok_or_else(|| damaged("a packet block is too short"))?;
+        if rows.len() == BATCH_ROWS {
+            let full = std::mem::replace(&mut rows, Rows::new(manifest));
+            full.finish().and_then(&mut pass).map_err(io::Error::other)?;
+        }
         Ok(())
-    });
-    read.ok().map(|()| all)
+    })?;
+    if rows.len() > 0 {
+        rows.finish().and_then(pass).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// Returns the index of a chunk, if the chunk can be read.
 pub fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     let mut out = Out::new(manifest.recorded).ok()?;
-    read(chunk, manifest, |rows| out.group(&rows)).ok()?;
+    read(chunk, manifest, |rows| out.write(&rows)).ok()?;
     let (file, _) = out.finish().ok()?;
     Some(file)
 }
@@ -503,8 +534,13 @@ mod tests {
     fn chunk_of_compressed_zeros_is_not_indexed() {
         let rows = |frames, zeros, recorded| {
             let (bytes, manifest) = chunk(frames, zeros, recorded);
-            let rows = rows_of(&bytes, &manifest)?;
-            Some(rows.iter().map(RecordBatch::num_rows).sum::<usize>())
+            let mut rows = 0;
+            let read = read(&bytes, &manifest, |batch| {
+                rows += batch.num_rows();
+                Ok(())
+            });
+            assert_eq!(read.is_ok(), check(&bytes, &manifest).is_ok());
+            read.ok().map(|()| rows)
         };
         assert_eq!(rows(3, 1 << 10, 3), Some(3));
         // A block may be large.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -55,19 +56,24 @@ impl Stored {
     }
 
     fn chunks(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut directories = vec![self.lab.path("store")];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory).expect("a directory").flatten() {
-                match entry.path() {
-                    path if path.is_dir() => directories.push(path),
-                    path => found.push(path.to_string_lossy().into_owned()),
-                }
+        files_below(&self.lab.path("store"), ".pcapng.zst")
+    }
+}
+
+/// Returns the files below a directory whose names have this ending.
+fn files_below(directory: &Path, ending: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory").flatten() {
+            match entry.path() {
+                path if path.is_dir() => directories.push(path),
+                path => found.push(path.to_string_lossy().into_owned()),
             }
         }
-        found.retain(|path| path.ends_with(".pcapng.zst"));
-        found
     }
+    found.retain(|path| path.ends_with(ending));
+    found
 }
 
 fn said(output: &Output) -> String {
@@ -186,6 +192,42 @@ fn errors_name_the_tables_and_the_option_of_the_store() {
 }
 
 #[test]
+fn lost_index_is_reported_and_made_again() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    let count = ["SELECT count(*) AS packets FROM packets", "--json"];
+    let whole = document(&stored.query(&count));
+    let found = stored.query(&["--filter", "udp", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&found.stdout).lines().count(), 400, "{found:?}");
+    fs::remove_dir_all(stored.lab.path("store").join("index")).expect("an index");
+    let chunks = stored.chunks().len();
+    let listed = document(&trawl(&args!("store ls --json --spool /nonexistent {}", stored.url)));
+    assert_eq!(listed["captures"].as_array().map(Vec::len), Some(2), "{listed}");
+    let less = document(&stored.query(&count));
+    assert_eq!(less["rows"][0]["packets"], 0);
+    let not_indexed = |row: &Value| row["not_indexed_chunks"].as_u64().unwrap_or(0);
+    let covered = less["coverage"].as_array().expect("hosts");
+    assert_eq!(covered.iter().map(not_indexed).sum::<u64>(), chunks as u64, "{less}");
+    let lost = stored.query(&["--filter", "udp"]);
+    assert!(said(&lost).contains("not covered: host alpha: 300 packets in "), "{lost:?}");
+    stored.index();
+    assert_eq!(document(&stored.query(&count)), whole);
+    // A changed file is named.
+    let data = files_below(&stored.lab.path("store").join("index"), ".parquet");
+    let [file] = &data[..] else { panic!("one file: {data:?}") };
+    let mut bytes = fs::read(file).expect("a file");
+    let length = bytes.len();
+    bytes[length - 100..length - 8].fill(0xff);
+    fs::write(file, bytes).expect("a file");
+    let name = file.rsplit('/').next().expect("a name");
+    for query in [&["--filter", "udp"][..], &count[..1]] {
+        let damaged = stored.query(query);
+        assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
+        assert!(said(&damaged).contains(name), "{}", said(&damaged));
+    }
+}
+
+#[test]
 fn filters_need_no_engine_and_sql_names_its_build() {
     let Some(stored) = Stored::new() else { return };
     stored.index();
@@ -290,6 +332,7 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     fs::remove_file(chunk).expect("a chunk");
     let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);
     assert!(said(&gone).contains("are no longer in the store"), "{gone:?}");
+    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
 }
 
 /// The index leaves out only packets that tcpdump would leave out.

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use trawl_sys::Result;
 
 use super::Catalogue;
-use super::new_records::Marks;
+use super::new_records::{Marks, New};
 use crate::object::remote::Store;
 use crate::runs::Runs;
 use crate::runs::coverage::Scope;
-use crate::runs::evidence::add_spooled;
+use crate::runs::evidence::{Evidence, add_spooled};
 
 /// A file of the index, and the times of its rows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,7 +35,12 @@ impl Contents {
         let marks = Marks::list(store)?;
         let catalogue = Catalogue::read(store)?;
         let mut runs = catalogue.runs_divided(store, [scope.from, scope.to])?;
-        let new = marks.read(store, &runs)?;
+        let new = if catalogue.is_absent() {
+            // The marks of a store whose index is lost are gone, too.
+            New { evidence: Evidence::read(store)?, indexes: marks.indexes, ..New::default() }
+        } else {
+            marks.read(store, &runs)?
+        };
         let files = catalogue.files().iter().map(|file| File {
             key: file.key.clone(),
             bytes: file.bytes,

@@ -7,7 +7,7 @@ use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Manifest, State};
 use trawl_sys::Result;
 
-use crate::object::remote::Store;
+use crate::object::remote::{Listed, Store};
 use crate::runs::evidence::Evidence;
 use crate::runs::{Fate, Run, Runs};
 
@@ -39,6 +39,42 @@ impl Marks {
             marks.records.insert(record);
         }
         Ok(marks)
+    }
+
+    /// Returns the number of marked chunks.
+    pub fn chunks(&self) -> u64 {
+        let is_chunk = |record: &&String| matches!(Object::of(record), Object::Manifest(_));
+        self.records.iter().filter(is_chunk).count() as u64
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Returns true if all records of the store are marked, as in a store that has never been indexed.
+    pub fn are_complete(&self, store: &Store) -> Result<bool> {
+        let is_known = |object: &Listed| match Object::of(&object.key) {
+            Object::Begin(_) | Object::End(_) | Object::Manifest(_) => self.records.contains(&object.key),
+            Object::Packets(_) | Object::Incident | Object::Pruned | Object::Catalogue | Object::Foreign => true,
+        };
+        Ok(store.list(None)?.iter().all(is_known))
+    }
+
+    /// Divides the marks into parts of at most this many records.
+    pub fn into_parts(mut self, records: usize) -> Vec<Self> {
+        let all: Vec<String> = self.records.iter().cloned().collect();
+        all.chunks(records).map(|part| self.split_off(&part.iter().cloned().collect())).collect()
+    }
+
+    /// Removes the marks of these records, and returns them.
+    pub fn split_off(&mut self, records: &HashSet<String>) -> Self {
+        let is_part = |record: &String| records.contains(record);
+        let is_mark = |mark: &mut String| key::marked(mark).is_some_and(|(record, _)| is_part(&record));
+        Self {
+            records: self.records.extract_if(.., is_part).collect(),
+            indexes: self.indexes.extract_if(|chunk, _| is_part(&chunk.manifest())).collect(),
+            empty: self.empty.extract_if(.., is_mark).collect(),
+        }
     }
 
     /// Keeps the marks of these records, which are not in the catalogue yet.

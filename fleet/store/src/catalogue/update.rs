@@ -1,11 +1,15 @@
 //! Brings the catalogue up to date: the index of new chunks is joined into large files, and the facts of new records to
 //! the known ones. Chunks that hosts did not index are indexed here.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::num::NonZero;
-use std::thread;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
+use bytes::Bytes;
+use parquet::errors::ParquetError;
 use serde::Serialize;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
@@ -17,13 +21,21 @@ use super::table::DataFile;
 use super::unpublished::Draft;
 use super::{Catalogue, Change, date_of, day_of, intact, put_file};
 use crate::index::merge::{self, LARGE, Merge, Merged};
-use crate::index::rows_of;
+use crate::index::{check, read};
 use crate::object::remote::Store;
 use crate::runs::Runs;
 use crate::runs::evidence::{Evidence, newer};
 
-/// Maximum number of files in memory at once.
+/// Maximum number of chunks and files that are read at once.
 const AT_ONCE: usize = 8;
+/// Number of their bytes in memory from which no other one is read at the same time.
+const BYTES_AT_ONCE: u64 = 64 << 20;
+/// Number of batches of rows that wait for each of them.
+const BATCHES_AHEAD: usize = 1;
+/// Number of records that are read at once: each needs some KB.
+const RECORDS: usize = 4096;
+/// Time after which the chunks read so far are added to the catalogue, and stay if this process is killed.
+const COMMIT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Indexed {
@@ -41,12 +53,6 @@ pub struct Indexed {
     pub newer: Vec<String>,
 }
 
-/// Rows to be joined with others.
-enum Rows {
-    File(Vec<u8>),
-    Batches(Vec<RecordBatch>),
-}
-
 /// A file whose rows are joined with others.
 enum Input<'a> {
     /// A file of the table.
@@ -57,7 +63,7 @@ enum Input<'a> {
     Part(&'a DataFile, &'a HashSet<String>),
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
     fn first_ns(&self) -> i64 {
         match self {
             Self::Old(file) | Self::Part(file, _) => file.first_ns,
@@ -72,30 +78,60 @@ impl Input<'_> {
         }
     }
 
-    /// Returns the rows; `None` if a chunk cannot be read.
-    fn read(&self, store: &Store) -> Result<Option<Rows>> {
+    fn bytes(&self) -> u64 {
         match self {
-            Self::Old(file) => Ok(Some(Rows::File(intact(store, &file.key)?.into()))),
-            Self::Chunk(_, manifest, Some(index)) if let Some(file) = chunk_index(store, index, manifest)? => {
-                Ok(Some(Rows::File(file)))
+            Self::Old(file) | Self::Part(file, _) => file.bytes,
+            Self::Chunk(_, manifest, _) => manifest.bytes,
+        }
+    }
+
+    /// Passes the rows on. Returns false, without any row, if a chunk cannot be read.
+    fn read(&self, store: &Store, rows: &SyncSender<RecordBatch>) -> Result<bool> {
+        let pass = |batch| rows.send(batch).map_err(|e| ParquetError::General(e.to_string()));
+        let read = match self {
+            Self::Old(file) => merge::read(intact(store, &file.key)?, pass),
+            Self::Chunk(_, manifest, Some(key)) if let Some(file) = chunk_index(store, key, manifest)? => {
+                merge::read(file, pass)
             }
             Self::Chunk(key, manifest, _) => {
                 let chunk = store.get(&key.packets()).ok();
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-                let rows = chunk.and_then(|bytes| rows_of(&bytes, manifest));
-                Ok(rows.map(Rows::Batches))
+                let Some(chunk) = chunk.filter(|bytes| check(bytes, manifest).is_ok()) else {
+                    return Ok(false);
+                };
+                read(&chunk, manifest, pass).map_err(|e| ParquetError::External(Box::new(e)))
             }
             Self::Part(file, chunks) => {
-                let rows = merge::rows_of(store.read(&file.key)?.into(), chunks);
-                let rows = rows.map_err(|e| Error::failed(format!("cannot read {}", file.key), e))?;
-                Ok(Some(Rows::Batches(rows)))
+                merge::read(store.read(&file.key)?, |batch| pass(merge::of_chunks(&batch, chunks)?))
             }
+        };
+        read.map(|()| true).map_err(|e| damaged(self.key(), e))
+    }
+
+    fn chunk(&self) -> Option<(&'a ChunkKey, &'a Manifest, Option<&'a String>)> {
+        match *self {
+            Self::Chunk(key, manifest, index) => Some((key, manifest, index)),
+            Self::Old(_) | Self::Part(..) => None,
+        }
+    }
+
+    /// Returns the key of the object with the rows.
+    fn key(&self) -> String {
+        match self {
+            Self::Old(file) | Self::Part(file, _) => file.key.clone(),
+            Self::Chunk(_, _, Some(index)) => (*index).clone(),
+            Self::Chunk(key, _, None) => key.packets(),
         }
     }
 }
 
+fn damaged(key: impl std::fmt::Display, why: impl std::fmt::Display) -> Error {
+    Error::failed("cannot join files of the index", format!("{key}: {why}"))
+        .fix("rebuild the catalogue with trawl store index --rebuild URL")
+}
+
 /// Reads the index of a chunk; `None` if it does not belong to the chunk, which is then indexed again.
-fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
+fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<Bytes>> {
     let file = store.get(key).ok();
     let metadata = file.as_ref().and_then(|file| merge::metadata(file.clone()));
     let (Some(file), Some(metadata)) = (file, metadata) else {
@@ -105,7 +141,7 @@ fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<V
         return Err(newer("cannot join files of the index", key));
     }
     let rows = metadata.file_metadata().num_rows();
-    Ok((u64::try_from(rows) == Ok(manifest.recorded)).then(|| file.into()))
+    Ok((u64::try_from(rows) == Ok(manifest.recorded)).then_some(file))
 }
 
 /// The files of a day that are made from others.
@@ -113,6 +149,8 @@ fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<V
 struct Joined {
     files: Vec<DataFile>,
     unreadable: Vec<ChunkKey>,
+    /// Chunks that were not read, because the time was over.
+    left: Vec<ChunkKey>,
 }
 
 impl Joined {
@@ -126,45 +164,72 @@ impl Joined {
     }
 }
 
-/// Joins files of a day, without the rows of some chunks.
+/// An input that a thread reads.
+struct Reading<'scope, 'a> {
+    input: &'scope Input<'a>,
+    rows: Receiver<RecordBatch>,
+    reader: ScopedJoinHandle<'scope, Result<bool>>,
+}
+
+impl<'scope, 'a> Reading<'scope, 'a> {
+    fn start(scope: &'scope Scope<'scope, '_>, store: &'scope Store, input: &'scope Input<'a>) -> Self {
+        let (sender, rows) = sync_channel(BATCHES_AHEAD);
+        let reader = scope.spawn(move || input.read(store, &sender));
+        Self { input, rows, reader }
+    }
+
+    fn end(self) -> Result<bool> {
+        // If rows are left, the reader must not wait until they are taken.
+        drop(self.rows);
+        let panicked = |_| Err(Error::failed(format!("cannot index {}", self.input.key()), "its thread panicked"));
+        self.reader.join().unwrap_or_else(panicked)
+    }
+}
+
+/// Joins files of a day, without the rows of some chunks. Leaves out chunks that it has not read at a time `until`.
 fn join(
     draft: &mut Draft<'_>,
     day: u64,
     mut inputs: Vec<Input<'_>>,
     without: &HashSet<String>,
+    until: Option<Instant>,
     step: &mut dyn FnMut(),
 ) -> Result<Joined> {
     inputs.sort_by_key(Input::first_ns);
     let mut merge = Merge::new(without, inputs.iter().map(Input::rows).sum());
     let mut joined = Joined::default();
     let store = draft.store;
-    let failed = |e| {
-        Error::failed("cannot join files of the index", e)
-            .fix("rebuild the catalogue with trawl store index --rebuild URL")
-    };
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    for inputs in inputs.chunks(cpus.min(AT_ONCE)) {
-        let read: Vec<Result<Option<Rows>>> = thread::scope(|scope| {
-            let readers = inputs.iter().map(|input| scope.spawn(|| input.read(store)));
-            let readers: Vec<_> = readers.collect();
-            let results = readers.into_iter().map(|reader| reader.join());
-            let broken = |_| Err(Error::failed("cannot index a chunk", "one of its threads panicked"));
-            results.map(|result| result.unwrap_or_else(broken)).collect()
-        });
-        for (input, rows) in inputs.iter().zip(read) {
-            match (rows?, input) {
-                (Some(Rows::File(file)), _) => merge.add(file).map_err(failed)?,
-                (Some(Rows::Batches(all)), _) => {
-                    let mut all = all.iter();
-                    all.try_for_each(|rows| merge.add_rows(rows)).map_err(failed)?;
+    let failed = |e| Error::failed("cannot join files of the index", e);
+    let is_over = || until.is_some_and(|until| Instant::now() >= until);
+    thread::scope(|scope| -> Result<()> {
+        let mut inputs = inputs.iter().peekable();
+        let mut running: VecDeque<Reading<'_, '_>> = VecDeque::new();
+        loop {
+            while let Some(input) = inputs.peek() {
+                let bytes: u64 = running.iter().map(|one| one.input.bytes()).sum();
+                let has_room = running.len() < cpus.min(AT_ONCE) && bytes + input.bytes() <= BYTES_AT_ONCE;
+                if !has_room && !running.is_empty() {
+                    break;
                 }
-                (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
-                (None, Input::Old(_) | Input::Part(..)) => {}
+                match inputs.next() {
+                    Some(Input::Chunk(key, ..)) if is_over() => joined.left.push((*key).clone()),
+                    Some(input) => running.push_back(Reading::start(scope, store, input)),
+                    None => {}
+                }
             }
-            joined.put(draft, day, merge.take_finished())?;
+            let Some(first) = running.pop_front() else { return Ok(()) };
+            for rows in &first.rows {
+                merge.add(&rows).map_err(failed)?;
+                joined.put(draft, day, merge.take_finished())?;
+            }
+            let input = first.input;
+            if let (false, Input::Chunk(key, ..)) = (first.end()?, input) {
+                joined.unreadable.push((*key).clone());
+            }
             step();
         }
-    }
+    })?;
     joined.put(draft, day, merge.finish().map_err(failed)?)?;
     Ok(joined)
 }
@@ -178,7 +243,7 @@ pub fn rewrite_without(
     step: &mut dyn FnMut(),
 ) -> Result<Vec<DataFile>> {
     let inputs = files.iter().map(|file| Input::Old(file)).collect();
-    Ok(join(draft, day, inputs, gone, step)?.files)
+    Ok(join(draft, day, inputs, gone, None, step)?.files)
 }
 
 /// Reads all records of a store as new ones.
@@ -192,30 +257,73 @@ fn read_everything(store: &Store, marks: &Marks) -> Result<New> {
     Ok(New { evidence, indexes, ..New::default() })
 }
 
-/// Adds all new records and their chunks to the catalogue; with `again`, rebuilds it from all records.
-pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
-    let mut lease = Lease::acquire(store)?;
-    let mut marks = Marks::list(store)?;
-    // For chunks that stay on their hosts, only the index has the rows.
-    let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
-    let catalogue = if again { Catalogue::start_over(store)? } else { Catalogue::read(store)? };
-    let known = catalogue.runs(store)?;
-    let mut new = if again { read_everything(store, &marks)? } else { marks.read(store, &known)? };
-    if again {
-        new.evidence.check_versions("cannot rebuild the catalogue")?;
+/// An indexing, and how far it is.
+struct Work<'a> {
+    store: &'a Store,
+    lease: Lease<'a>,
+    show: &'a mut dyn FnMut(u64, u64),
+    done: u64,
+    all: u64,
+    indexed: Indexed,
+}
+
+impl Work<'_> {
+    fn step(&mut self) {
+        self.done += 1;
+        (self.show)(self.done.min(self.all), self.all);
+        self.lease.renew();
     }
+}
+
+/// Adds all new records and their chunks to the catalogue, some at a time; with `again`, or if the catalogue is lost,
+/// rebuilds it from all records at once.
+pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
+    let lease = Lease::acquire(store)?;
+    let marks = Marks::list(store)?;
+    let mut work = Work { store, lease, show, done: 0, all: marks.chunks(), indexed: Indexed::default() };
+    // For chunks that stay on their hosts, only the index has the rows.
+    let earlier = if again { Catalogue::read(store).unwrap_or_default() } else { Catalogue::read(store)? };
+    if again || (earlier.is_absent() && !marks.are_complete(store)?) {
+        let catalogue = Catalogue::start_over(store)?;
+        let new = read_everything(store, &marks)?;
+        new.evidence.check_versions("cannot rebuild the catalogue")?;
+        work.all = new.evidence.manifests.len() as u64;
+        add(&mut work, catalogue, Some(&earlier), marks, new, None)?;
+        return Ok(work.indexed);
+    }
+    work.indexed.there = earlier.runs(store)?.0.values().map(|run| run.total().chunks).sum();
+    let mut parts: VecDeque<Marks> = marks.into_parts(RECORDS).into();
+    while let Some(marks) = parts.pop_front() {
+        let catalogue = Catalogue::read(store)?;
+        let new = marks.read(store, &catalogue.runs(store)?)?;
+        let until = Some(Instant::now() + COMMIT_EVERY);
+        let left = add(&mut work, catalogue, None, marks, new, until)?;
+        if !left.is_empty() {
+            parts.push_front(left);
+        }
+    }
+    Ok(work.indexed)
+}
+
+/// Adds records and their chunks to a catalogue. `earlier` is the catalogue that it replaces. Returns the marks of the
+/// chunks that it had not read at the time `until`.
+fn add(
+    work: &mut Work<'_>,
+    catalogue: Catalogue,
+    earlier: Option<&Catalogue>,
+    mut marks: Marks,
+    mut new: New,
+    until: Option<Instant>,
+) -> Result<Marks> {
+    let store = work.store;
+    let known = catalogue.runs(store)?;
     marks.keep(&new.unread);
     // Indexes that a recent commit has replaced are kept, because running queries may still read them.
     new.known.retain(|key| !catalogue.is_garbage(key));
-    let mut indexed = Indexed {
-        there: known.0.values().map(|run| run.total().chunks).sum(),
-        unreadable: new.evidence.broken.clone(),
-        newer: new.evidence.newer.clone(),
-        ..Indexed::default()
-    };
+    work.indexed.unreadable.extend(new.evidence.broken.iter().cloned());
+    work.indexed.newer.extend(new.evidence.newer.iter().cloned());
     let mut days: BTreeMap<u64, Vec<Input<'_>>> = BTreeMap::new();
     let mut elsewhere: BTreeMap<u64, HashSet<String>> = BTreeMap::new();
-    let mut chunks = 0;
     for (key, manifest) in &new.evidence.manifests {
         let index = new.indexes.get(key).map(|(key, _)| key);
         let has_packets = new.evidence.packets.contains_key(key);
@@ -236,18 +344,10 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         }
         let day = days.entry(day_of(manifest.time())).or_default();
         day.push(Input::Chunk(key, manifest, index));
-        chunks += 1;
-        match index {
-            Some(_) => indexed.there += 1,
-            None => {
-                indexed.chunks += 1;
-                indexed.packets += manifest.recorded;
-            }
-        }
     }
     let mut without_rows: HashSet<&String> = HashSet::new();
     for (day, chunks) in &elsewhere {
-        let files = earlier.iter().flat_map(Catalogue::files);
+        let files = earlier.iter().flat_map(|earlier| earlier.files());
         let files: Vec<_> = files.filter(|file| file.date == date_of(*day)).collect();
         if files.is_empty() {
             without_rows.extend(chunks);
@@ -258,8 +358,8 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
     }
     let mut change = Change::default();
     let mut draft = Draft::new(store);
-    let mut unreadable: BTreeSet<ChunkKey> = BTreeSet::new();
-    let mut done = 0;
+    let mut unreadable: HashSet<ChunkKey> = HashSet::new();
+    let mut left: HashSet<ChunkKey> = HashSet::new();
     for (day, mut inputs) in days {
         for file in catalogue.files() {
             if file.date == date_of(day) && file.bytes < LARGE {
@@ -267,27 +367,31 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
                 inputs.push(Input::Old(file));
             }
         }
-        let joined = join(&mut draft, day, inputs, &HashSet::new(), &mut || {
-            progress(done, chunks);
-            lease.renew();
-            done += 1;
-        })?;
+        let chunks: Vec<_> = inputs.iter().filter_map(Input::chunk).collect();
+        let joined = join(&mut draft, day, inputs, &HashSet::new(), until, &mut || work.step())?;
         unreadable.extend(joined.unreadable);
+        left.extend(joined.left);
         change.add.extend(joined.files);
+        for (key, manifest, index) in chunks {
+            match index {
+                _ if unreadable.contains(key) || left.contains(key) => {}
+                Some(_) => work.indexed.there += 1,
+                None => {
+                    work.indexed.chunks += 1;
+                    work.indexed.packets += manifest.recorded;
+                }
+            }
+        }
     }
-    indexed.files = change.add.len() as u64;
-    indexed.bytes = change.add.iter().map(|file| file.bytes).sum();
-    indexed.chunks -= unreadable.len() as u64;
-    for key in &unreadable {
-        let manifest = new.evidence.manifests.get(key);
-        indexed.packets -= manifest.map_or(0, |manifest| manifest.recorded);
-        indexed.unreadable.push(key.packets());
-    }
+    work.indexed.files += change.add.len() as u64;
+    work.indexed.bytes += change.add.iter().map(|file| file.bytes).sum::<u64>();
+    work.indexed.unreadable.extend(unreadable.iter().map(ChunkKey::packets));
     // The store may return the right bytes the next time: such chunks stay marked as new.
     let manifests = &mut new.evidence.manifests;
-    manifests.retain(|key, _| !unreadable.contains(key));
+    manifests.retain(|key, _| !unreadable.contains(key) && !left.contains(key));
     marks.keep(&unreadable.iter().map(ChunkKey::manifest).collect());
-    if !new.is_empty() || again {
+    let left = marks.split_off(&left.iter().map(ChunkKey::manifest).collect());
+    if !new.is_empty() || earlier.is_some() {
         let facts = new.runs(|chunk| !without_rows.contains(&chunk.packets()));
         change.hours = hours(store, &catalogue, &facts)?;
         change.runs = known;
@@ -300,7 +404,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
     }
     let removed = store.delete_all(&[marks.empty, new.known].concat());
     removed.map_err(|e| Error::failed("cannot remove the marks of indexed records", e))?;
-    Ok(indexed)
+    Ok(left)
 }
 
 /// Adds facts to the known packets of each hour, for the days that they are about.

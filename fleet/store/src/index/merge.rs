@@ -3,22 +3,28 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringViewArray, new_null_array};
-use arrow::compute::{SortColumn, cast, concat_batches, filter_record_batch, lexsort_to_indices, take_record_batch};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringViewArray, StringViewBuilder, new_null_array,
+};
+use arrow::compute::{
+    SortColumn, cast, concat, concat_batches, filter_record_batch, interleave_record_batch, lexsort_to_indices,
+};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
 use super::Out;
-use super::schema::{GROUP_ROWS, schema};
+use super::schema::{BATCH_ROWS, GROUP_ROWS, schema};
 
 type Result<T> = std::result::Result<T, ParquetError>;
 
-/// Size at which a file is finished.
-const FILE_BYTES: usize = 256 << 20;
+/// Size at which a file is finished. It is in memory until then.
+const FILE_BYTES: usize = 128 << 20;
 /// Size from which a file is not joined with others.
-pub const LARGE: u64 = 128 << 20;
+pub const LARGE: u64 = 64 << 20;
+/// Number of small batches that are copied into one: each has an overhead of some 100 KB.
+const SMALL: usize = 128;
 
 /// A finished file.
 #[derive(Debug)]
@@ -39,17 +45,24 @@ fn selected(batch: &RecordBatch, keep: impl Fn(&str) -> bool) -> Result<RecordBa
     }
 }
 
-/// Returns the rows that an index file has of these chunks.
-pub fn rows_of(file: Vec<u8>, chunks: &HashSet<String>) -> Result<Vec<RecordBatch>> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?.build()?;
-    let rows = reader.map(|batch| selected(&conformed(&batch?)?, |chunk| chunks.contains(chunk)));
-    rows.collect()
+/// Reads an index file, and passes its rows on, some at a time. Columns that an older file lacks are null.
+pub fn read(file: Bytes, mut pass: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file)?.with_batch_size(BATCH_ROWS).build()?;
+    reader.into_iter().try_for_each(|batch| pass(conformed(&batch?)?))
+}
+
+/// Returns the rows of these chunks.
+pub fn of_chunks(batch: &RecordBatch, chunks: &HashSet<String>) -> Result<RecordBatch> {
+    selected(batch, |chunk| chunks.contains(chunk))
 }
 
 /// Joins rows, added in the order of their times, into files.
 pub struct Merge<'a> {
     /// Chunks whose rows are left out.
     without: &'a HashSet<String>,
+    /// Rows that have not been copied together.
+    small: Vec<RecordBatch>,
+    small_rows: usize,
     waiting: Vec<RecordBatch>,
     rows: usize,
     /// Rows still to come, for the size of the Bloom filters.
@@ -60,23 +73,36 @@ pub struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     pub fn new(without: &'a HashSet<String>, expected: u64) -> Self {
-        Self { without, waiting: Vec::new(), rows: 0, expected, out: None, files: Vec::new() }
-    }
-
-    /// Adds the rows of an index file. Columns that an older file lacks are null.
-    pub fn add(&mut self, file: Vec<u8>) -> Result<()> {
-        let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?.build()?;
-        for batch in reader {
-            self.add_rows(&conformed(&batch?)?)?;
+        Self {
+            without,
+            small: Vec::new(),
+            small_rows: 0,
+            waiting: Vec::new(),
+            rows: 0,
+            expected,
+            out: None,
+            files: Vec::new(),
         }
-        Ok(())
     }
 
-    pub fn add_rows(&mut self, rows: &RecordBatch) -> Result<()> {
+    pub fn add(&mut self, rows: &RecordBatch) -> Result<()> {
         let rows = self.selected(rows)?;
-        self.rows += rows.num_rows();
-        self.waiting.push(rows);
-        while self.rows >= GROUP_ROWS {
+        let room = GROUP_ROWS - self.rows - self.small_rows;
+        if rows.num_rows() <= room {
+            return self.push(rows);
+        }
+        self.push(rows.slice(0, room))?;
+        self.push(rows.slice(room, rows.num_rows() - room))
+    }
+
+    /// Adds rows that do not exceed the row group.
+    fn push(&mut self, rows: RecordBatch) -> Result<()> {
+        self.small_rows += rows.num_rows();
+        self.small.push(rows);
+        if self.small_rows >= BATCH_ROWS || self.small.len() >= SMALL {
+            self.pack()?;
+        }
+        if self.rows + self.small_rows == GROUP_ROWS {
             self.group()?;
         }
         Ok(())
@@ -86,18 +112,31 @@ impl<'a> Merge<'a> {
         if self.without.is_empty() { Ok(batch.clone()) } else { selected(batch, |chunk| !self.without.contains(chunk)) }
     }
 
-    /// Writes the waiting rows, up to the maximum of a row group, as a row group.
+    /// Copies small batches into one, without the memory that they share with other rows.
+    fn pack(&mut self) -> Result<()> {
+        if self.small.is_empty() {
+            return Ok(());
+        }
+        let small = std::mem::take(&mut self.small);
+        self.rows += std::mem::take(&mut self.small_rows);
+        self.waiting.push(compact(&concat_batches(&schema(), &small)?)?);
+        Ok(())
+    }
+
+    /// Writes the waiting rows as a row group.
     fn group(&mut self) -> Result<()> {
-        let all = concat_batches(&schema(), &self.waiting)?;
-        let rows = all.num_rows().min(GROUP_ROWS);
-        self.waiting = vec![all.slice(rows, all.num_rows() - rows)];
-        self.rows = all.num_rows() - rows;
-        let group = sorted(&all.slice(0, rows))?;
+        self.pack()?;
+        let waiting = std::mem::take(&mut self.waiting);
+        let rows = std::mem::take(&mut self.rows);
         let out = match &mut self.out {
             Some(out) => out,
             out => out.insert(Out::new(self.expected)?),
         };
-        out.group(&group)?;
+        let batches: Vec<&RecordBatch> = waiting.iter().collect();
+        for places in sorted(&waiting)?.chunks(BATCH_ROWS) {
+            out.write(&interleave_record_batch(&batches, places)?)?;
+        }
+        out.end_group()?;
         self.expected = self.expected.saturating_sub(rows as u64);
         if out.len() >= FILE_BYTES {
             self.end_file()?;
@@ -120,12 +159,26 @@ impl<'a> Merge<'a> {
 
     /// Writes the rest, and returns the last files.
     pub fn finish(mut self) -> Result<Vec<Merged>> {
-        if self.rows > 0 {
+        if self.rows + self.small_rows > 0 {
             self.group()?;
         }
         self.end_file()?;
         Ok(self.files)
     }
+}
+
+/// Copies the texts of a batch, each different one once.
+fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
+    let columns = batch.columns().iter().map(|column| -> ArrayRef {
+        let Some(texts) = column.as_string_view_opt() else { return Arc::clone(column) };
+        if texts.null_count() == texts.len() {
+            return new_null_array(texts.data_type(), texts.len());
+        }
+        let mut copy = StringViewBuilder::with_capacity(texts.len()).with_deduplicate_strings();
+        texts.iter().for_each(|text| copy.append_option(text));
+        Arc::new(copy.finish())
+    });
+    Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
 /// Returns the description of an index file; `None` if it cannot be read.
@@ -156,12 +209,18 @@ fn conformed(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
 }
 
-fn sorted(batch: &RecordBatch) -> Result<RecordBatch> {
-    let column =
-        |name| batch.column_by_name(name).map(|values| SortColumn { values: Arc::clone(values), options: None });
-    let by: Vec<SortColumn> = ["src", "dst", "time_ns"].into_iter().filter_map(column).collect();
+/// Returns the places of rows, as the batch and the number in it, in the order of the rows' addresses.
+fn sorted(batches: &[RecordBatch]) -> Result<Vec<(usize, usize)>> {
+    let all = |name: &str| {
+        let columns: Vec<&dyn Array> =
+            batches.iter().filter_map(|batch| Some(&**batch.column_by_name(name)?)).collect();
+        concat(&columns).map(|values| SortColumn { values, options: None })
+    };
+    let by = ["src", "dst", "time_ns"].map(all).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
     let order = lexsort_to_indices(&by, None)?;
-    Ok(take_record_batch(batch, &order)?)
+    let places = batches.iter().enumerate().flat_map(|(batch, rows)| (0..rows.num_rows()).map(move |row| (batch, row)));
+    let places: Vec<(usize, usize)> = places.collect();
+    Ok(order.values().iter().map(|at| places[*at as usize]).collect())
 }
 
 #[cfg(test)]
@@ -169,7 +228,6 @@ mod tests {
     use trawl_packet::pcapng::write;
 
     use super::*;
-    use arrow::array::AsArray;
     use arrow::datatypes::Int64Type;
 
     /// Returns the index of a chunk whose packets have these times and sources.
@@ -232,9 +290,9 @@ mod tests {
     fn rows_are_joined_by_address_without_the_pruned_ones() {
         let without = HashSet::from(["chunks/1970-01-01/00/c/h/b/2/0000000000.pcapng.zst".into()]);
         let mut merge = Merge::new(&without, 5);
-        merge.add(index("1", &[(1, 9), (2, 3)])).expect("an index");
-        merge.add(index("2", &[(3, 1)])).expect("an index");
-        merge.add(index("3", &[(4, 9), (5, 1)])).expect("an index");
+        for file in [index("1", &[(1, 9), (2, 3)]), index("2", &[(3, 1)]), index("3", &[(4, 9), (5, 1)])] {
+            read(file.into(), |rows| merge.add(&rows)).expect("an index");
+        }
         let files = merge.finish().expect("files");
         assert_eq!(files.len(), 1);
         let bytes = Bytes::from(files[0].bytes.clone());

@@ -134,8 +134,10 @@ pub fn schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Rows of a row group, which are in memory together.
-pub const GROUP_ROWS: usize = 1 << 19;
+/// Rows of a row group, which are in memory together: about 400 bytes each.
+pub const GROUP_ROWS: usize = 1 << 18;
+/// Rows that are passed on together.
+pub const BATCH_ROWS: usize = 1 << 14;
 const PAGE_ROWS: usize = 20_000;
 /// Columns with a Bloom filter, each with a false-positive rate that balances its size against files read in vain. The
 /// filter of hashes is the largest, since nearly every packet has another one.

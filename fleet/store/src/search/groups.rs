@@ -9,7 +9,7 @@ use parquet::file::statistics::Statistics;
 use super::condition::{Condition, Value};
 use crate::catalogue::contents::File;
 
-/// What is known about the values of some rows.
+/// Knowledge about the values of some rows.
 pub trait Facts {
     /// Returns the smallest and the largest number in a column, if they are known.
     fn numbers(&self, column: &str) -> Option<(i64, i64)>;

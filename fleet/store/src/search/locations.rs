@@ -419,7 +419,9 @@ mod tests {
             let mut made = Vec::new();
             for (number, groups) in files.iter().enumerate() {
                 let mut out = Out::new(groups.iter().map(|rows| rows.num_rows() as u64).sum()).expect("a writer");
-                groups.iter().for_each(|rows| out.group(rows).expect("a row group"));
+                for rows in *groups {
+                    out.write(rows).and_then(|()| out.end_group()).expect("a row group");
+                }
                 let (bytes, _) = out.finish().expect("a file");
                 let times: Vec<i64> = groups
                     .iter()
