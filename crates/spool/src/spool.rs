@@ -133,7 +133,12 @@ fn has_near(directory: &Path) -> bool {
 
 /// Closes a run's directory once all its records are stored: removes it, or marks it as stored while chunks stay in it.
 pub fn close(directory: &Path) -> io::Result<()> {
-    if has_near(directory) { File::create(directory.join(STORED)).map(drop) } else { fs::remove_dir_all(directory) }
+    if !has_near(directory) {
+        return fs::remove_dir_all(directory);
+    }
+    // A killed run has not used it.
+    let _ = fs::remove_file(directory.join(RESERVE));
+    File::create(directory.join(STORED)).map(drop)
 }
 
 /// Time for which the chunks of an ended run stay, unless a newer run of the capture needs the space before.

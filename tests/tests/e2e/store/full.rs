@@ -126,6 +126,22 @@ fn packets_that_the_spool_refused_are_in_the_account() {
 }
 
 #[test]
+fn run_that_the_disk_of_the_spool_refused_leaves_no_directory() {
+    let Some(lab) = lab() else { return };
+    let disk = Mounted::at(&lab, "tmpfs", "size=4k");
+    let spool = format!("{}/spool", disk.path);
+    let refused = trawl(&args!(
+        "capture -i {} --tap packet --store file://{} --spool {spool}",
+        lab.receiver(),
+        lab.file("store")
+    ));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("No space left on device"), "{said}");
+    assert_eq!(fs::read_dir(&spool).expect("the spool").count(), 0);
+}
+
+#[test]
 fn prune_makes_room_on_a_full_disk() {
     let Some(lab) = lab() else { return };
     let disk = Mounted::at(&lab, "tmpfs", "size=16m");
