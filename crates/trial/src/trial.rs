@@ -428,9 +428,12 @@ impl Trial {
             None => Vec::new(),
         };
         let fuzzing = self.fuzz()?;
-        self.forget_unchanged()?;
         let others = self.groups.others;
         let members = std::mem::take(&mut self.groups).into_sorted();
+        // Large maps take long to read, and without examples and times nothing is brought back.
+        if !members.is_empty() || self.plan.measures_time {
+            self.forget_unchanged()?;
+        }
         let mut groups = Vec::new();
         for (number, members) in members.into_iter().enumerate() {
             let example = self.example(&members, number < MOST_EXAMPLES && members.allowed.is_none())?;
