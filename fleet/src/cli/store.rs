@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_front::{exit_code, json, terminal};
 use trawl_spool::default_spool;
-use trawl_sys::{Error, Result, units};
+use trawl_sys::{Error, Result, memory, units};
 use trawl_view::text::count;
 
 use super::{hosts, query, trace};
@@ -318,6 +318,7 @@ struct Index {
 }
 
 fn index(args: &Index) -> Result<ExitCode> {
+    memory::share_heap();
     let objects = Store::open(&args.url, false)?;
     let indexed = with_progress(|progress| store::index(&objects, args.rebuild, progress))?;
     for chunk in &indexed.unreadable {

@@ -85,6 +85,8 @@ impl Stored {
 
     /// Indexes the store; returns the packets, and the most memory that this took, in KiB.
     fn index(&self) -> (u64, u64) {
+        // `trawl store index` does so.
+        trawl_sys::memory::share_heap();
         let store = Store::open(&format!("file://{}", self.0.display()), false).expect("a store");
         // Begins to measure again.
         fs::write("/proc/self/clear_refs", "5").expect("this process");

@@ -34,6 +34,16 @@ pub fn trim() {
     };
 }
 
+/// Lets all threads that are started later share one heap. By default each has its own, full of gaps if one thread frees
+/// what another has allocated.
+pub fn share_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a plain call, which sets a number that the allocator reads when a thread first allocates.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1)
+    };
+}
+
 impl Mapping {
     /// Maps a memory-mappable BPF map.
     pub fn of_map(map: BorrowedFd<'_>, length: usize) -> Result<Self> {
