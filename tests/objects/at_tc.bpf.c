@@ -31,7 +31,7 @@ int marks_eight(struct __sk_buff *packet)
 	return decide(packet, 8);
 }
 
-SEC("tc")
+SEC("tcx/ingress/first_half")
 int drops_first_half(struct __sk_buff *packet)
 {
 	return packet->tstamp % 1000000000 < 500000000 ? TC_ACT_SHOT : TC_ACT_OK;

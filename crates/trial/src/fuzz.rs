@@ -162,7 +162,10 @@ impl Fuzzer<'_> {
         if self.result.runs.is_multiple_of(RESET_AFTER) && self.resetting * RESETTING < self.begun.elapsed() {
             self.reset()?;
         }
-        let paths = self.trial.run(packet, &packet.bytes, 0, false)?;
+        let paths = match self.trial.run(packet, &packet.bytes, 0, false) {
+            Err(error) if self.trial.refuses(&packet.bytes, &error) => return Ok(()),
+            paths => paths?,
+        };
         if self.paths.len() < MOST_PATHS && self.paths.insert(paths) {
             self.result.new_blocks += self.trial.after.probes.as_mut().map_or(0, |probes| probes.count_path());
             self.keep(packet.clone());

@@ -35,6 +35,7 @@ pub enum Unfit {
     TooShort,
     TooLong,
     NoSuchQueue,
+    ShortHeader,
 }
 
 /// Longest packet for a tc program, whose bytes the kernel puts into one page.
@@ -47,6 +48,7 @@ impl Unfit {
             Self::NotEthernet => "without an Ethernet header",
             Self::Cut => "cut when they were recorded",
             Self::TooShort => "shorter than an Ethernet header",
+            Self::ShortHeader => "without a whole IP header, for which this kernel runs no tc program",
             Self::NoSuchQueue => "of queues that the interface of --as lacks",
             Self::TooLong => "longer than the kernel accepts for a test run",
         }

@@ -314,6 +314,10 @@ impl Trial {
                 self.leave_out(packet.file, Unfit::TooLong);
                 return Ok(());
             }
+            Err(error) if self.refuses(&packet.bytes, &error) => {
+                self.leave_out(packet.file, Unfit::ShortHeader);
+                return Ok(());
+            }
             paths => paths?,
         };
         if let Some(samples) = &mut self.samples {
@@ -643,8 +647,22 @@ impl Trial {
         if resets {
             self.reset()?;
         }
-        let paths = self.run(packet, bytes, position, false)?;
+        let paths = match self.run(packet, bytes, position, false) {
+            Err(error) if self.refuses(bytes, &error) => return Ok(false),
+            paths => paths?,
+        };
         Ok(self.kind_of(paths, self.verdict_of(packet)).as_ref() == Some(kind))
+    }
+
+    /// Returns true if this is the kernel's answer to a packet whose IP header is not whole: newer ones run no tc program
+    /// on it.
+    pub(crate) fn refuses(&self, packet: &[u8], error: &Error) -> bool {
+        let least = match packet.get(12..14) {
+            Some([0x08, 0x00]) => 14 + 20,
+            Some([0x86, 0xdd]) => 14 + 40,
+            _ => 0,
+        };
+        self.after.kind == VerdictKind::Tc && packet.len() < least && error.errno() == Some(errno::EINVAL)
     }
 
     /// Returns true if a packet of the history differs in this way after some of those before it, from the first state.

@@ -34,33 +34,43 @@ impl Files {
     }
 
     pub fn recording(&self, packets: &[Recorded]) -> String {
-        self.recorded(packets.iter().map(|(time, bytes, verdict)| EnhancedPacket {
-            timestamp_ns: BEGIN + time,
-            captured: bytes,
-            original_len: bytes.len() as u32,
-            verdict: verdict.map(Verdict::Xdp),
-            ..EnhancedPacket::default()
-        }))
+        self.named_recording("recorded", packets)
+    }
+
+    fn named_recording(&self, name: &str, packets: &[Recorded]) -> String {
+        self.recorded(
+            name,
+            packets.iter().map(|(time, bytes, verdict)| EnhancedPacket {
+                timestamp_ns: BEGIN + time,
+                captured: bytes,
+                original_len: bytes.len() as u32,
+                verdict: verdict.map(Verdict::Xdp),
+                ..EnhancedPacket::default()
+            }),
+        )
     }
 
     /// Records a packet that arrived by each of these queues.
     fn recording_of_queues(&self, queues: &[u32]) -> String {
         let bytes = frames::silent(64);
-        self.recorded(queues.iter().map(|queue| EnhancedPacket {
-            timestamp_ns: BEGIN,
-            captured: &bytes,
-            original_len: bytes.len() as u32,
-            queue: Some(*queue),
-            ..EnhancedPacket::default()
-        }))
+        self.recorded(
+            "queues",
+            queues.iter().map(|queue| EnhancedPacket {
+                timestamp_ns: BEGIN,
+                captured: &bytes,
+                original_len: bytes.len() as u32,
+                queue: Some(*queue),
+                ..EnhancedPacket::default()
+            }),
+        )
     }
 
-    fn recorded<'p>(&self, packets: impl Iterator<Item = EnhancedPacket<'p>>) -> String {
+    fn recorded<'p>(&self, name: &str, packets: impl Iterator<Item = EnhancedPacket<'p>>) -> String {
         let mut out = Vec::new();
         write::section_header(&mut out, &SectionHeader::default());
         write::interface_description(&mut out, &Interface { tsresol: 9, ..Interface::default() });
         packets.for_each(|packet| write::enhanced_packet(&mut out, &packet));
-        let path = self.path("recorded.pcapng");
+        let path = self.path(&format!("{name}.pcapng"));
         std::fs::write(&path, out).expect("a file for the test");
         path
     }
@@ -303,6 +313,13 @@ fn programs_at_tc_are_tested_too() {
     let (same, status) = report(&same);
     assert_eq!((status, count(&same, "OK"), count(&same, "UNSPEC")), (0, 1, 1), "{same}");
     assert_eq!(same["files"][0]["left_out"][0]["packets"], 1, "{same}");
+    let mut short = frames::silent(30);
+    short[12..14].copy_from_slice(&[0x08, 0x00]);
+    let short = files.named_recording("short", &[(0, short, None), (1, frames::udp_to(53, b"x"), None)]);
+    let fuzzed = [&object[..], &short, "--prog", "marks_eight", "--against", &object, "--fuzz", "2s"];
+    let (fuzzed, status) = report(&fuzzed);
+    let left_out = fuzzed["files"][0]["left_out"][0]["packets"].as_u64().unwrap_or(0);
+    assert_eq!((status, fuzzed["packets"].as_u64().map(|packets| packets + left_out)), (0, Some(2)), "{fuzzed}");
     let other = ["--against", &object, "--against-prog", "marks_seven"];
     let (other, status) = report(&[&[&object[..], &recording, "--prog", "marks_eight"], &other[..]].concat());
     assert_eq!((status, &other["groups"][0]["differences"][0]), (1, &Value::from("context")), "{other}");

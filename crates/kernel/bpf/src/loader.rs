@@ -35,6 +35,18 @@ pub(super) fn end_of_log(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[cut + line.unwrap_or(0)..]).into_owned()
 }
 
+/// Makes programs in sections such as `tcx/ingress/NAME` tc programs: other loaders know these names, and libbpf does not.
+fn name_tc_programs(object: &mut OpenObject) {
+    const SECTIONS: [&str; 4] = ["tc/", "tcx/", "classifier/", "netkit/"];
+    for mut one in object.progs_mut() {
+        let section = one.section().to_string_lossy();
+        let is_tc = SECTIONS.iter().any(|begin| section.trim_start_matches('?').starts_with(begin));
+        if is_tc && one.prog_type() == ProgramType::Unspec {
+            one.set_prog_type(ProgramType::SchedCls);
+        }
+    }
+}
+
 /// A program in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramEntry {
@@ -116,13 +128,12 @@ impl ObjectFile {
             NonNull::new(object).ok_or_else(io::Error::last_os_error)
         });
         match open {
-            Ok(object) => Ok(Self {
+            Ok(object) => {
                 // SAFETY: a new object that nobody else owns, opened and not loaded.
-                open: unsafe { OpenObject::from_ptr(object) },
-                wanted: Vec::new(),
-                linear: Vec::new(),
-                is_adapted: false,
-            }),
+                let mut open = unsafe { OpenObject::from_ptr(object) };
+                name_tc_programs(&mut open);
+                Ok(Self { open, wanted: Vec::new(), linear: Vec::new(), is_adapted: false })
+            }
             Err(error) => Err(LoadFailure { error, log: String::new(), warnings }),
         }
     }
