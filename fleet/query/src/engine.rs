@@ -8,11 +8,12 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{SchemaError, TableReference};
+use datafusion::config::Dialect;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, col};
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
@@ -24,8 +25,8 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use crate::condition::expression;
-use crate::limits;
 use crate::pruning::Packets;
+use crate::{limits, net};
 
 /// Number of files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
@@ -60,7 +61,9 @@ async fn tables(
     if is_remote {
         config = config.with_target_partitions(REMOTE_FILES);
     }
-    let context = SessionContext::new_with_config_rt(config, environment);
+    let mut context = SessionContext::new_with_config_rt(config, environment);
+    context.register_udf(net::function());
+    context.register_expr_planner(Arc::new(net::Operators))?;
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, objects);
     let mut packets: Arc<dyn TableProvider> =
@@ -77,7 +80,8 @@ async fn tables(
 /// Plans a query; fails if it is invalid.
 async fn plan(context: &SessionContext, Question { sql, form, .. }: &Question) -> Result<DataFrame> {
     let state = context.state();
-    let dialect = state.config().options().sql_parser.dialect;
+    // Only PostgreSQL's dialect has the operator.
+    let dialect = if sql.contains(net::WITHIN) { Dialect::PostgreSQL } else { Dialect::Generic };
     let statement = state.sql_to_statement(sql, &dialect).map_err(query_error)?;
     let tables = state.resolve_table_references(&statement).map_err(query_error)?;
     let is_known = |table: &TableReference| {

@@ -4,6 +4,7 @@
 mod condition;
 mod engine;
 mod limits;
+mod net;
 mod pruning;
 
 use std::io::{self, Read};

@@ -38,6 +38,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use trawl_store::search::TAIL;
 use trawl_store::{File, schema};
 
+use crate::net::{is_in_net, text_condition};
+
 /// Number of files that are checked at once.
 const FILES: usize = 64;
 /// Memory for all Bloom filters, in KiB.
@@ -297,6 +299,8 @@ impl Pruning {
                 let parts = split_binary(condition, *op).into_iter().map(|part| Self::of(part, state));
                 Some(Self::Any(parts.collect::<Option<_>>()?))
             }
+            // DataFusion knows nothing about the values for which a function of trawl holds.
+            Expr::ScalarFunction(call) if is_in_net(call) => Self::of(&text_condition(call)?, state),
             _ => {
                 let columns = DFSchema::try_from(schema()).ok()?;
                 let part = state.create_physical_expr(condition.clone(), &columns).ok()?;
@@ -356,6 +360,8 @@ mod tests {
     use url::Url;
 
     use super::*;
+    use crate::net::in_net;
+    use trawl_packet::net::prefix::Prefix;
     use trawl_store::properties;
 
     const FILES: usize = 3;
@@ -375,8 +381,15 @@ mod tests {
         }
     }
 
+    /// Returns an address; higher numbers give later ones in the alphabet.
     fn word(number: i64) -> String {
-        format!("w{number:02}")
+        format!("10.{}.0.1", 100 + number)
+    }
+
+    /// Returns a network that holds the address of a word.
+    fn network(r: &mut Random) -> String {
+        let address = word(r.below(50)).parse().expect("an address");
+        Prefix::new(address, r.below(33) as u8).expect("a prefix").to_string()
     }
 
     /// Returns rows whose values are near each other in each column, with gaps between them.
@@ -434,7 +447,8 @@ mod tests {
         };
         let column = col(field.name());
         let one = value(r);
-        match r.below(12) {
+        match r.below(14) {
+            12.. if *field.data_type() == DataType::Utf8View => in_net(column, lit(network(r))),
             0..=3 => column.eq(one),
             4 => one.lt(column),
             5 => column.lt_eq(one),
@@ -560,6 +574,24 @@ mod tests {
             }
         }
         assert!(matching > 300 && left_out > 300, "{matching} match, {left_out} left out");
+    }
+
+    #[test]
+    fn row_groups_without_addresses_of_a_network_are_left_out() {
+        let r = &mut Random(9);
+        let index = Index::new(r);
+        let (mut matching, mut left_out) = (0, 0);
+        for _ in 0..40 {
+            let condition = in_net(col("src"), lit(network(r)));
+            for (has_match, read) in index.matches(&condition).into_iter().zip(index.read(&condition)) {
+                assert!(read || !has_match, "{condition}");
+                matching += usize::from(has_match);
+                left_out += usize::from(!read);
+            }
+        }
+        assert!(matching > 100 && left_out > 100, "{matching} match, {left_out} left out");
+        let negated = !in_net(col("src"), lit("10.0.0.0/8"));
+        assert!(index.read(&negated).iter().all(|read| *read));
     }
 
     #[test]

@@ -137,6 +137,32 @@ fn wrong_query_is_explained() {
 }
 
 #[test]
+fn addresses_are_asked_for_by_network() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    for (condition, packets) in [
+        ("src <<= '10.77.0.0/16'", 200),
+        ("in_net(src, '10.0.0.0/8') AND dst <<= '10.77.0.2'", 200),
+        ("src <<= 'fd00::/8' OR dst <<= '10.78.0.0/16'", 200),
+        ("NOT src <<= '10.77.0.0/16'", 200),
+        ("src <<= '10.77.128.0/17'", 0),
+    ] {
+        let found = stored.query(&[&format!("SELECT count(*) AS packets FROM packets WHERE {condition}"), "--json"]);
+        assert_eq!(document(&found)["rows"][0]["packets"], packets, "{condition}: {found:?}");
+    }
+    for (condition, why) in [
+        ("src <<= '10.77.0.1/16'", "did you mean 10.77.0.0/16 or 10.77.0.1?"),
+        ("in_net(src, '10.77')", "write for example 192.0.2.0/24, 2001:db8::/32 or an address"),
+        ("in_net(src, dst)", "src <<= '10.0.0.0/8'"),
+        ("in_net(sport, '10.0.0.0/8')", "write in_net(src, '10.0.0.0/8')"),
+    ] {
+        let refused = stored.query(&[&format!("SELECT * FROM packets WHERE {condition}")]);
+        assert_eq!(refused.status.code(), Some(2), "{condition}: {refused:?}");
+        assert!(said(&refused).contains(why), "{condition}: {}", said(&refused));
+    }
+}
+
+#[test]
 fn query_is_limited_in_memory_and_ends_at_a_signal() {
     if !fleet_or_skip() {
         return;
