@@ -6,6 +6,8 @@ use datafusion::prelude::{col, lit};
 use trawl_store::schema;
 use trawl_store::search::condition::{Condition, Value};
 
+use crate::net::in_net;
+
 /// Returns the expression that is true for the rows that meet a condition.
 pub fn expression(condition: &Condition) -> Expr {
     match condition {
@@ -13,6 +15,7 @@ pub fn expression(condition: &Condition) -> Expr {
             [one] => col(column.as_ref()).eq(literal(column, one)),
             _ => in_list(col(column.as_ref()), values.iter().map(|value| literal(column, value)).collect(), false),
         },
+        Condition::Net(column, prefix) => in_net(col(column.as_ref()), lit(prefix.to_string())),
         Condition::Within(column, from, to) => {
             let [from, to] = [from, to].map(|bound| literal(column, &Value::Number(*bound)));
             col(column.as_ref()).between(from, to)

@@ -150,6 +150,15 @@ fn addresses_are_asked_for_by_network() {
         let found = stored.query(&[&format!("SELECT count(*) AS packets FROM packets WHERE {condition}"), "--json"]);
         assert_eq!(document(&found)["rows"][0]["packets"], packets, "{condition}: {found:?}");
     }
+    for (filter, packets) in [("dst net 10.77.0.0/16", 200), ("ip6 net fd00::/8 and udp", 200), ("net 10.78.0.0/16", 0)]
+    {
+        let flows = document(&stored.query(&["--flows", "--filter", filter, "--json"]));
+        let counts =
+            flows["rows"].as_array().expect("rows").iter().map(|flow| flow["packets"].as_u64().expect("a count"));
+        assert_eq!(counts.sum::<u64>(), packets, "{filter}: {flows}");
+    }
+    let refused = stored.query(&["--flows", "--filter", "net 10.77.0.1/16"]);
+    assert!(said(&refused).contains("net 192.0.2.0/24"), "{}", said(&refused));
     for (condition, why) in [
         ("src <<= '10.77.0.1/16'", "did you mean 10.77.0.0/16 or 10.77.0.1?"),
         ("in_net(src, '10.77')", "write for example 192.0.2.0/24, 2001:db8::/32 or an address"),
@@ -388,6 +397,8 @@ fn filters_match_in_the_store_as_tcpdump_in_a_file() {
         ("host fd00:77::2 || port 53", 2),
         ("host 10.77.0.1 and ip[8] = 64", 1),
         ("vlan and udp", 2),
+        ("net 10.77.0.0/16", 8),
+        ("src net fd00::/8 or net 10.77.0.0/31", 2),
         ("host 192.0.2.1", 0),
     ] {
         let expected = tcpdump(&everything, &[filter]).len();

@@ -34,8 +34,28 @@ impl Prefix {
         Self { address, length }
     }
 
+    /// Returns the network of exactly these addresses; `None` if it is none.
+    pub fn between(first: IpAddr, last: IpAddr) -> Option<Self> {
+        let length = match (first, last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) => (first.to_bits() ^ last.to_bits()).leading_zeros(),
+            (IpAddr::V6(first), IpAddr::V6(last)) => (first.to_bits() ^ last.to_bits()).leading_zeros(),
+            _ => return None,
+        };
+        let prefix = Self::new(first, u8::try_from(length).ok()?)?;
+        (prefix.address == first && prefix.last() == last).then_some(prefix)
+    }
+
     pub fn address(self) -> IpAddr {
         self.address
+    }
+
+    /// Returns the address whose bits after the length are set.
+    pub fn last(self) -> IpAddr {
+        let length = u32::from(self.length);
+        match self.address {
+            IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() | u32::MAX.checked_shr(length).unwrap_or(0)).into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() | u128::MAX.checked_shr(length).unwrap_or(0)).into(),
+        }
     }
 
     pub fn length(self) -> u8 {
@@ -122,6 +142,17 @@ mod tests {
         assert!(!prefix.contains("10.2.0.1".parse().unwrap()));
         assert!(!prefix.contains("::1".parse().unwrap()));
         assert!("::/0".parse::<Prefix>().unwrap().contains("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn prefix_is_known_by_its_first_and_last_address() {
+        for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.1", "2001:db8::/33", "::/0", "::1"] {
+            let prefix: Prefix = text.parse().unwrap();
+            assert_eq!(Prefix::between(prefix.address(), prefix.last()), Some(prefix), "{text}");
+        }
+        for (first, last) in [("10.0.0.1", "10.0.0.2"), ("10.0.0.0", "10.0.0.2"), ("10.0.0.1", "::1")] {
+            assert_eq!(Prefix::between(first.parse().unwrap(), last.parse().unwrap()), None);
+        }
     }
 
     #[test]

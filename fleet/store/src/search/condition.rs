@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trawl_filter::expression::fold::{Operand, Step, Values, fold};
 use trawl_packet::net::ethertype;
+use trawl_packet::net::prefix::Prefix;
 use trawl_sys::{Error, Result};
 
 use crate::runs::coverage::Scope;
@@ -38,6 +39,8 @@ impl From<&str> for Value {
 pub enum Condition {
     /// The column has one of these values.
     OneOf(Column, Vec<Value>),
+    /// The column has an address in this network.
+    Net(Column, #[serde(with = "as_text")] Prefix),
     /// The column has a number between these, or one of them.
     Within(Column, i64, i64),
     Null(Column),
@@ -45,6 +48,21 @@ pub enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Not(Box<Condition>),
+}
+
+/// Prefixes as texts.
+mod as_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use trawl_packet::net::prefix::Prefix;
+
+    pub fn serialize<S: Serializer>(prefix: &Prefix, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(prefix)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Prefix, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 fn equal(column: &'static str, value: impl Into<Value>) -> Condition {
@@ -86,7 +104,7 @@ impl Conditions {
         let exact = RowConditions::of(expression).exact.ok_or_else(|| {
             Error::usage(
                 format!("cannot search the index for '{expression}'"),
-                "the index has only host, src, dst, port and protocol, joined by 'and', 'or' and 'not'",
+                "the index has only host, net 192.0.2.0/24, src, dst, port and protocol, joined by 'and', 'or' and 'not'",
             )
         })?;
         self.0.push(exact);
@@ -171,13 +189,17 @@ impl RowConditions {
                 let address = range.start().to_string();
                 Some(either(["src", "dst"], &|column| equal(column, &address[..]))?)
             }
+            Values::Addresses(range) => {
+                let net = Prefix::between(*range.start(), *range.end())?;
+                Some(either(["src", "dst"], &|column| Condition::Net(column.into(), net))?)
+            }
             Values::Ports(range) => {
                 let (from, to) = (i64::from(*range.start()), i64::from(*range.end()));
                 Some(either(["sport", "dport"], &|column| {
                     if from == to { equal(column, from) } else { Condition::Within(column.into(), from, to) }
                 })?)
             }
-            Values::Word | Values::Addresses(_) => return None,
+            Values::Word => return None,
         };
         let exact = all(header.into_iter().chain(value))?;
         let mut wide = vec![exact.clone()];
@@ -274,6 +296,7 @@ mod tests {
                 [one] => format!("{column} = {}", value(one)),
                 _ => format!("{column} IN {}", values.iter().map(value).collect::<Vec<_>>().join(", ")),
             },
+            Condition::Net(column, prefix) => format!("{column} IN {prefix}"),
             Condition::Within(column, from, to) => format!("{column} BETWEEN {from} AND {to}"),
             Condition::Null(column) => format!("{column} IS NULL"),
             Condition::NotNull(column) => format!("{column} IS NOT NULL"),
@@ -317,6 +340,13 @@ mod tests {
             let list = "IN 10.0.0.1, 10.0.0.2";
             format!("dst {list} OR src {list} OR {UNREAD}")
         });
+        assert_eq!(narrowed("dst net 10.0.0.0/8"), format!("dst IN 10.0.0.0/8 OR {UNREAD}"));
+        assert_eq!(
+            narrowed("ip6 net 2001:db8::/32 or arp"),
+            format!(
+                "ethertype = 2054 OR protocol IS NOT NULL AND src IN 2001:db8::/32 OR dst IN 2001:db8::/32 OR {UNREAD}"
+            )
+        );
         let exact = RowConditions::of("tcp src or dst port 80").exact;
         let either = Condition::Any(vec![equal("dport", 80), equal("sport", 80)]);
         assert_eq!(exact, Some(Condition::All(vec![equal("protocol", 6), either])));
@@ -325,7 +355,6 @@ mod tests {
     #[test]
     fn expressions_on_inner_headers_narrow_nothing() {
         for expression in [
-            "host 10.0.0.1 or net 10.0.0.0/8",
             "not port 80",
             "! port 80",
             "vlan and host 10.0.0.1",
@@ -354,7 +383,10 @@ mod tests {
         let negated = RowConditions::of("not (udp or dst port 1)").exact;
         assert!(matches!(&negated, Some(Condition::Not(inner)) if matches!(**inner, Condition::Any(_))), "{negated:?}");
         assert_eq!(asked("").as_deref(), Some(""));
+        assert_eq!(asked("not src net 10.0.0.0/8").as_deref(), Some("src IN 10.0.0.0/8 IS NOT TRUE"));
         assert_eq!(asked("udp or greater 100"), None);
+        // libpcap refuses a network with bits after its length.
+        assert_eq!(asked("net 10.0.0.1/8"), None);
     }
 
     /// DataFusion overflows the stack with a condition of thousands of operators.

@@ -34,7 +34,7 @@ impl Condition {
                 rows.may_be_set(column) && rows.numbers(column).is_none_or(within)
             }
             Self::Null(column) => rows.may_be_null(column),
-            Self::NotNull(column) => rows.may_be_set(column),
+            Self::Net(column, _) | Self::NotNull(column) => rows.may_be_set(column),
             Self::All(parts) => parts.iter().all(|part| part.may_hold(rows)),
             Self::Any(parts) => parts.iter().any(|part| part.may_hold(rows)),
             Self::Not(_) => true,
@@ -48,14 +48,18 @@ impl Condition {
                 found.insert(column);
             }
             Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.text_columns(found)),
-            Self::OneOf(..) | Self::Within(..) | Self::Null(_) | Self::NotNull(_) | Self::Not(_) => {}
+            Self::OneOf(..) | Self::Net(..) | Self::Within(..) | Self::Null(_) | Self::NotNull(_) | Self::Not(_) => {}
         }
     }
 
     /// Collects the columns that decide about a row.
     pub fn columns<'a>(&'a self, found: &mut BTreeSet<&'a str>) {
         match self {
-            Self::OneOf(column, _) | Self::Within(column, ..) | Self::Null(column) | Self::NotNull(column) => {
+            Self::OneOf(column, _)
+            | Self::Net(column, _)
+            | Self::Within(column, ..)
+            | Self::Null(column)
+            | Self::NotNull(column) => {
                 found.insert(column);
             }
             Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.columns(found)),

@@ -25,6 +25,14 @@ impl Condition {
             Self::OneOf(column, values) => {
                 rows.column_by_name(column).map_or(Ok(none()), |array| one_of(array, values))
             }
+            Self::Net(column, prefix) => rows.column_by_name(column).map_or(Ok(none()), |array| {
+                let texts = cast(array, &DataType::Utf8View)?;
+                let texts = texts.as_string_view();
+                let is_within = |at: usize| {
+                    texts.is_valid(at) && texts.value(at).parse().is_ok_and(|address| prefix.contains(address))
+                };
+                Ok(BooleanBuffer::collect_bool(count, is_within))
+            }),
             Self::Within(column, from, to) => rows.column_by_name(column).map_or(Ok(none()), |array| {
                 let numbers = cast(array, &DataType::Int64)?;
                 let numbers = numbers.as_primitive::<Int64Type>();
