@@ -1,5 +1,6 @@
 //! The query engine: DataFusion over the index files of a store's catalogue, and of newer chunks.
 
+use std::io;
 use std::sync::Arc;
 
 use arrow::csv::WriterBuilder;
@@ -133,6 +134,20 @@ fn write_error(error: impl std::fmt::Display) -> Error {
     Error::failed("cannot write the answer", error)
 }
 
+/// Passes on a text as it is written, so that it is not in memory as a whole.
+struct Pieces<F>(F);
+
+impl<F: FnMut(Vec<u8>) -> Result<()>> io::Write for Pieces<F> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        (self.0)(text.to_vec()).map_err(io::Error::other)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A running query.
 pub struct Answer {
     runtime: Runtime,
@@ -195,13 +210,12 @@ impl Answer {
         write(format!("{table}\n").into_bytes())
     }
 
-    fn json(self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
-        let mut json = ArrayWriter::new(Vec::new());
-        let batches = self.batches()?;
-        let batches: Vec<&RecordBatch> = batches.iter().collect();
-        json.write_batches(&batches).map_err(write_error)?;
-        json.finish().map_err(write_error)?;
-        write(json.into_inner())
+    fn json(mut self, write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+        let mut json = ArrayWriter::new(Pieces(write));
+        while let Some(rows) = self.next()? {
+            json.write(&rows).map_err(write_error)?;
+        }
+        json.finish().map_err(write_error)
     }
 
     fn csv(mut self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
