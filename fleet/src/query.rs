@@ -75,15 +75,6 @@ impl Answer {
         }
     }
 
-    /// Returns the whole text.
-    pub fn text(mut self) -> Result<String> {
-        let mut all = Vec::new();
-        while let Some(part) = self.next()? {
-            all.extend(part);
-        }
-        Ok(String::from_utf8_lossy(&all).into_owned())
-    }
-
     /// Writes the text as it is found; `write` returns false once the reader is gone.
     pub fn write(mut self, mut write: impl FnMut(&str) -> Result<bool>) -> Result<()> {
         while let Some(part) = self.next()? {

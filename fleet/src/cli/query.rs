@@ -4,9 +4,7 @@ use std::io::{self, BufReader, ErrorKind};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use serde::Serialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
 use trawl_front::saving::SavingArgs;
@@ -245,15 +243,13 @@ fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Resu
         say_coverage(&covered, &args.store.url());
         return answer.write(terminal::write_to_reader);
     }
-    let rows = answer.text()?;
-    let rows: &RawValue =
-        serde_json::from_str(&rows).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
-    #[derive(Serialize)]
-    struct Document<'a> {
-        coverage: &'a [Coverage],
-        rows: &'a RawValue,
-    }
-    json::print(&Document { coverage: &covered, rows })
+    // The rows are written as they are found: there may be millions.
+    let covered = serde_json::to_string(&covered).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
+    let write = |text: &str| terminal::write_to_reader(&text::in_json(text));
+    write(&format!("{{\"coverage\":{covered},\"rows\":"))?;
+    answer.write(write)?;
+    write("}\n")?;
+    Ok(())
 }
 
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {

@@ -50,7 +50,7 @@ pub fn watch(memory: u64, last: impl Fn(Ending) -> i32 + Send + 'static) -> Resu
 /// Returns the error of a command that needs more memory than it may.
 pub fn exceeded(memory: u64) -> Error {
     let why = format!("it needs more than --memory allows ({} MiB)", memory >> 20);
-    let fix = "raise --memory, select fewer rows, or print --csv, whose rows are written as they are found";
+    let fix = "raise --memory, select fewer rows, or print --csv or --json, whose rows are written as they are found";
     Error::failed(WHAT, why).fix(fix)
 }
 
