@@ -41,6 +41,18 @@ int marks_other(struct xdp_md *context)
 }
 
 SEC("xdp")
+int counts_other(struct xdp_md *context)
+{
+	int verdict = mark(context, 1);
+	__u32 slot = 1;
+	__u64 *count = bpf_map_lookup_elem(&marks, &slot);
+
+	if (verdict == XDP_TX && count)
+		++*count;
+	return verdict;
+}
+
+SEC("xdp")
 int shortens(struct xdp_md *context)
 {
 	int verdict = mark(context, 1);

@@ -13,7 +13,7 @@ use crate::maps::Maps;
 use crate::minimise;
 use crate::mutate::{Mutator, Random};
 use crate::packet::Recorded;
-use crate::report::{Example, Fuzzing};
+use crate::report::{Example, Fuzzing, MapDifference};
 use crate::samples::Samples;
 use crate::side::Side;
 use crate::trial::Trial;
@@ -70,14 +70,23 @@ struct Fuzzer<'t> {
     findings: HashMap<Kind, Finding>,
     groups: Vec<Candidates>,
     result: Fuzzing,
+    /// Maps that differ, though no packet does.
+    maps: &'t mut Vec<MapDifference>,
+    /// True if packets have differed since the maps were in their first state, so that maps may differ for this reason.
+    has_differed: bool,
     /// First packet whose verdict is an error.
     faulty: Option<Recorded>,
     begun: Instant,
     resetting: Duration,
 }
 
-/// Runs changed packets for a time. Differences join the trial's groups.
-pub(crate) fn run(trial: &mut Trial, samples: &Samples, time: Duration) -> Result<Fuzzing> {
+/// Runs changed packets for a time. Differences join the trial's groups and these maps.
+pub(crate) fn run(
+    trial: &mut Trial,
+    samples: &Samples,
+    time: Duration,
+    maps: &mut Vec<MapDifference>,
+) -> Result<Fuzzing> {
     let fields = std::iter::once(&trial.after).chain(&trial.before).flat_map(fields).collect();
     let mutator = Mutator { random: Random::new(trial.seed()), fields };
     let mut fuzzer = Fuzzer {
@@ -88,6 +97,8 @@ pub(crate) fn run(trial: &mut Trial, samples: &Samples, time: Duration) -> Resul
         findings: HashMap::new(),
         groups: Vec::new(),
         result: Fuzzing::default(),
+        maps,
+        has_differed: false,
         faulty: None,
         begun: Instant::now(),
         resetting: Duration::ZERO,
@@ -104,6 +115,7 @@ impl Fuzzer<'_> {
         for sample in samples.sorted().into_iter().flat_map(|(_, one)| &one.samples) {
             let packet = Recorded { file: FILE, number: 0, ..sample.packet.clone() };
             let paths = self.trial.run(&packet, &packet.bytes, 0, false)?;
+            self.has_differed |= self.trial.kind_of(paths, None).is_some();
             if self.paths.insert(paths) {
                 self.corpus.push(packet);
             }
@@ -130,7 +142,7 @@ impl Fuzzer<'_> {
             }
         }
         self.result.seconds = self.begun.elapsed().as_secs_f64();
-        Ok(())
+        self.compare_maps()
     }
 
     fn progress(&self, time: Duration) -> String {
@@ -160,6 +172,7 @@ impl Fuzzer<'_> {
     fn packet(&mut self, packet: &Recorded) -> Result<()> {
         self.result.runs += 1;
         if self.result.runs.is_multiple_of(RESET_AFTER) && self.resetting * RESETTING < self.begun.elapsed() {
+            self.compare_maps()?;
             self.reset()?;
         }
         let paths = match self.trial.run(packet, &packet.bytes, 0, false) {
@@ -180,8 +193,22 @@ impl Fuzzer<'_> {
         Ok(())
     }
 
+    /// Notes maps that differ, unless a packet that differs may be the reason.
+    fn compare_maps(&mut self) -> Result<()> {
+        if self.has_differed {
+            return Ok(());
+        }
+        for found in self.trial.differing_maps()? {
+            if !self.maps.iter().any(|known| known.name == found.name) {
+                self.maps.push(MapDifference { is_fuzzed: true, ..found });
+            }
+        }
+        Ok(())
+    }
+
     fn reset(&mut self) -> Result<()> {
         let begun = Instant::now();
+        self.has_differed = false;
         self.trial.reset()?;
         self.resetting += begun.elapsed();
         Ok(())
@@ -198,6 +225,7 @@ impl Fuzzer<'_> {
 
     fn difference(&mut self, kind: Kind, packet: &Recorded) {
         self.result.differing += 1;
+        self.has_differed = true;
         let finding = match self.findings.get(&kind) {
             Some(known) => *known,
             None if self.findings.len() >= MOST_KINDS => Finding::Known,

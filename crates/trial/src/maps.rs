@@ -197,6 +197,7 @@ impl Maps {
             };
             differences.push(MapDifference {
                 name: one.name.clone(),
+                is_fuzzed: false,
                 entries: differing.len() as u64,
                 key: hex(first),
                 before: counterpart.value(first)?.as_deref().map(hex),

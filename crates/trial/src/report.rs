@@ -160,6 +160,8 @@ pub struct SourceLine {
 #[derive(Clone, Debug, Serialize)]
 pub struct MapDifference {
     pub name: String,
+    /// True if packets of fuzzing alone show it.
+    pub is_fuzzed: bool,
     /// Entries that only one of the programs has, or with other values.
     pub entries: u64,
     /// A key that differs.

@@ -33,6 +33,7 @@ pub fn report() -> Report {
         groups: vec![group(), allowed()],
         maps: vec![MapDifference {
             name: "ports".into(),
+            is_fuzzed: false,
             entries: 2,
             key: "0035".into(),
             before: Some("01".into()),

@@ -18,7 +18,9 @@ use crate::digest;
 use crate::fuzz;
 use crate::minimise;
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
-use crate::report::{Difference, Example, FileReport, Fuzzing, Group, LeftOut, Report, Timing, VerdictCount};
+use crate::report::{
+    Difference, Example, FileReport, Fuzzing, Group, LeftOut, MapDifference, Report, Timing, VerdictCount,
+};
 use crate::samples::{Sample, Samples};
 use crate::side::{Left, Preparation, ProbeKind, Side};
 use crate::state::{FirstContents, Newcomer};
@@ -427,11 +429,8 @@ impl Trial {
 
     /// Ends the trial: compares the maps, and makes examples of the differences.
     pub fn finish(mut self) -> Result<Report> {
-        let maps = match &self.before {
-            Some(before) => self.after.maps.compare(&before.maps, &self.plan.ignored_maps)?,
-            None => Vec::new(),
-        };
-        let fuzzing = self.fuzz()?;
+        let mut maps = self.differing_maps()?;
+        let fuzzing = self.fuzz(&mut maps)?;
         let others = self.groups.others;
         let members = std::mem::take(&mut self.groups).into_sorted();
         // Large maps take long to read, and without examples and times nothing is brought back.
@@ -488,14 +487,20 @@ impl Trial {
         })
     }
 
+    /// Returns the maps whose present contents differ from the other program's.
+    pub(crate) fn differing_maps(&self) -> Result<Vec<MapDifference>> {
+        let before = self.before.as_ref();
+        before.map_or(Ok(Vec::new()), |before| self.after.maps.compare(&before.maps, &self.plan.ignored_maps))
+    }
+
     /// Forgets the first contents of maps that no packet has changed, so that they are not brought back.
     pub(crate) fn forget_unchanged(&mut self) -> Result<()> {
         self.after.forget_unchanged()?;
         self.before.as_mut().map_or(Ok(()), Side::forget_unchanged)
     }
 
-    /// Runs packets that are made of the recorded ones, if requested.
-    fn fuzz(&mut self) -> Result<Option<Fuzzing>> {
+    /// Runs packets that are made of the recorded ones, if requested. Adds maps that differ after them.
+    fn fuzz(&mut self, maps: &mut Vec<MapDifference>) -> Result<Option<Fuzzing>> {
         let Some(time) = self.plan.fuzz else {
             return Ok(None);
         };
@@ -503,7 +508,7 @@ impl Trial {
         if let Some(offset) = self.offsets.values().next().copied() {
             self.offsets.insert(fuzz::FILE, offset);
         }
-        let fuzzing = fuzz::run(self, &samples, time)?;
+        let fuzzing = fuzz::run(self, &samples, time, maps)?;
         self.samples = Some(samples);
         Ok(Some(fuzzing))
     }

@@ -111,7 +111,8 @@ pub fn map(map: &MapDifference) -> String {
         (Some(before), None) => format!("only the old program has it, {before}"),
         (None, None) => "unknown values".to_owned(),
     };
-    format!("map {}: {entries} {}: {values}", map.name, map.key)
+    let fuzzed = if map.is_fuzzed { ", after fuzzing" } else { "" };
+    format!("map {}{fuzzed}: {entries} {}: {values}", map.name, map.key)
 }
 
 pub fn recorded(recorded: Recorded) -> String {
@@ -266,14 +267,15 @@ mod tests {
     fn map_states_what_became_of_its_entry() {
         let both = MapDifference {
             name: "ports".into(),
+            is_fuzzed: false,
             entries: 2,
             key: "0035".into(),
             before: Some("01".into()),
             after: Some("00".into()),
         };
         assert_eq!(map(&both), "map ports: 2 entries differ, for example key 0035: 01 becomes 00");
-        let new = MapDifference { entries: 1, before: None, ..both };
-        assert_eq!(map(&new), "map ports: 1 entry differs, key 0035: only the new program has it, 00");
+        let new = MapDifference { entries: 1, before: None, is_fuzzed: true, ..both };
+        assert_eq!(map(&new), "map ports, after fuzzing: 1 entry differs, key 0035: only the new program has it, 00");
     }
 
     #[test]

@@ -247,7 +247,7 @@ fn compare(new: &Path, old: &Path, entries: &Entries, packets: &[Vec<u8>], fuzz:
 struct Seen {
     /// All mutants that the kernel loads.
     accepted: usize,
-    /// Mutants that differ in the outcome of a packet, in the contents of maps alone, or for a packet of fuzzing.
+    /// Mutants that differ in the outcome of a packet, in the contents of maps alone, or in either after fuzzing.
     by_packets: usize,
     by_maps: usize,
     by_fuzzing: usize,
@@ -312,8 +312,9 @@ fn is_seen_by_fuzzing(
     let report = compare(file, path, entries, packets, Some(time)).expect("the kernel accepts the mutant");
     check_examples(&report, mutant);
     let runs = report.fuzzing.map(|fuzzing| fuzzing.runs);
-    println!("instruction {}: {} groups, fuzzed {time:?}, runs: {runs:?}", mutant.instruction, report.groups.len());
-    !report.groups.is_empty()
+    let (groups, maps) = (report.groups.len(), report.maps.len());
+    println!("instruction {}: {groups} groups, {maps} maps, fuzzed {time:?}, runs: {runs:?}", mutant.instruction);
+    !report.groups.is_empty() || !report.maps.is_empty()
 }
 
 /// The packets of examples differ when they are run again alone.

@@ -576,6 +576,14 @@ fn fuzzing_finds_what_the_recording_lacks() {
     assert!(fuzzed["fuzzing"]["new_blocks"].as_u64() > Some(0), "{fuzzed}");
     let (again, status) = report(&[&arguments[..1], &[&only_file(&saved)], &arguments[2..]].concat());
     assert_eq!((status, &again["packets"]), (1, &Value::from(1)), "{again}");
+    // A difference that maps alone show has no packet.
+    let counts = ["--prog", "counts_other", "--against", &object, "--against-prog", "marks_one", "--fuzz", "3s"];
+    let (counted, status) = report(&[&[&object[..], &recording], &counts[..]].concat());
+    assert_eq!((status, &counted["groups"]), (1, &Value::Array(vec![])), "{counted}");
+    assert_eq!(
+        (&counted["maps"][0]["name"], &counted["maps"][0]["is_fuzzed"]),
+        (&Value::from("marks"), &Value::from(true))
+    );
     let same = [&object[..], &recording, "--prog", "marks_one", "--against", &object, "--fuzz", "2s"];
     let (same, status) = report(&same);
     assert_eq!((status, &same["fuzzing"]["differing"]), (0, &Value::from(0)), "{same}");
