@@ -10,6 +10,8 @@ const GROWS_TO: usize = 2000;
 const HEADERS: usize = 64;
 /// Longest part that is doubled or removed.
 const LONGEST_PART: usize = 64;
+/// Lengths about which programs decide: the shortest frame, and MTUs with and without the header of the frame.
+const LENGTHS: [usize; 6] = [60, 128, 576, 1280, 1500, 1514];
 /// Sizes of fields, as of ports and addresses.
 const FIELD_SIZES: [usize; 5] = [1, 2, 4, 6, 16];
 /// Numbers at which the arithmetic of programs turns, and those by which protocols name the next header.
@@ -128,7 +130,13 @@ impl Mutator {
                 packet.extend_from_slice(other.get(at..).unwrap_or_default());
             }
             10 => packet.truncate(SHORTEST + self.random.below(packet.len())),
-            11 => packet.resize(packet.len() + 1 + self.random.below(LONGEST_PART), 0),
+            11 => {
+                let length = match self.random.below(2) {
+                    0 => packet.len(),
+                    _ => LENGTHS[self.random.below(LENGTHS.len())],
+                };
+                packet.resize(length + self.random.below(LONGEST_PART), 0);
+            }
             12 => {
                 let (at, size) = self.part(packet);
                 packet.extend_from_within(at..at + size);
