@@ -15,11 +15,17 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Instant;
 use trawl_sys::events::Wake;
 use trawl_sys::{Result, clock};
 
 use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed};
 use super::{Config, News, Reporter};
+
+/// Time without a message after which the existing states have been listed, and time for all of them. The server may count
+/// a message that a newer one has replaced as still to come.
+const QUIET: Duration = Duration::from_secs(2);
+const LISTING: Duration = Duration::from_secs(10);
 
 type Done<T> = std::result::Result<T, String>;
 
@@ -243,9 +249,15 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     if unlisted.is_empty() {
         news.send(News::Message(Answer::Listed));
     }
+    let listed_by = Instant::now() + LISTING;
     let mut sent = FuturesUnordered::new();
     loop {
+        let quiet_at = (Instant::now() + QUIET).min(listed_by);
         tokio::select! {
+            () = tokio::time::sleep_until(quiet_at), if !unlisted.is_empty() => {
+                unlisted.clear();
+                news.send(News::Message(Answer::Listed));
+            }
             message = all.next() => {
                 let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
                 if let Some(answer) = answer(&message, operators, lead_ns) {
