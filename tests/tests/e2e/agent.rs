@@ -357,7 +357,7 @@ impl Nats {
 
     fn status(&self, selector: &str) -> Value {
         let output = self.fleet(&["status", selector, "--json"]);
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
     }
 
     /// Starts an agent as this host, with the key of another.

@@ -43,7 +43,7 @@ fn start_fails_with_the_reason_of_each_host() {
     let start = |selector: &str, interface: &str, more: &[&str]| {
         let base = args!("start {selector} -i {interface} --tap packet --store {store} --json");
         let done = nats.fleet(&[&base[..], more].concat());
-        let document: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        let document: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
         (done.status.code(), document)
     };
     // One host refuses the capture, and the other runs it.
