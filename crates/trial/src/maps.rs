@@ -55,9 +55,7 @@ pub(crate) struct TrialMap {
     table: Table,
     /// The contents at the beginning of each run; `None` until they are noted.
     first: Option<Contents>,
-    /// True for an array that is compared, and never held as a whole.
-    is_large: bool,
-    /// Its memory, unless the kernel does not map it: for such an array, reading all values takes seconds.
+    /// Memory of a large array, unless the kernel does not map it: reading all of its values takes seconds.
     memory: Option<Mapping>,
 }
 
@@ -122,7 +120,7 @@ impl Maps {
             ));
         }
         let memory = is_large.then(|| Mapping::of_map(table.as_fd(), memory_of(&table)).ok()).flatten();
-        self.all.push(TrialMap { name, table, first: None, is_large, memory });
+        self.all.push(TrialMap { name, table, first: None, memory });
     }
 
     /// Adds the maps inside of maps that are not the file's own. Programs cannot exchange them.
@@ -161,7 +159,7 @@ impl Maps {
 
     /// Notes the present contents as those that `reset` brings back.
     pub fn note(&mut self) -> Result<()> {
-        for one in self.all.iter_mut().filter(|one| !one.is_large) {
+        for one in self.all.iter_mut().filter(|one| !one.is_large()) {
             one.first = Some(one.read()?);
         }
         Ok(())
@@ -222,6 +220,11 @@ impl TrialMap {
         Error::os(format!("cannot {what} the map {}", self.name), e)
     }
 
+    /// Returns true for an array that is compared, and never held as a whole.
+    fn is_large(&self) -> bool {
+        is_large(self.table.about().kind, self.table.about().max_entries)
+    }
+
     fn read(&self) -> Result<Contents> {
         let read = if map::is_array(self.table.about().kind) {
             self.table.array_values().map(|values| {
@@ -236,7 +239,7 @@ impl TrialMap {
 
     /// Returns the keys under which another program's map has other contents.
     fn differing(&self, other: &Self) -> Result<Vec<Vec<u8>>> {
-        if !self.is_large || !other.is_large {
+        if !self.is_large() || !other.is_large() {
             return Ok(self.read()?.differing(&other.read()?));
         }
         let entries = self.table.about().max_entries.min(other.table.about().max_entries);

@@ -34,7 +34,7 @@ const TIME: Duration = Duration::from_secs(15);
 /// Standard errors beyond which a difference is not noise.
 const SURE: f64 = 3.0;
 /// Verdicts of the program that does nothing: `XDP_PASS` and `TC_ACT_OK`.
-const PASS: i32 = 2;
+pub(crate) const PASS: i32 = 2;
 const OK: i32 = 0;
 
 /// Positions of the times of one path: the program that does nothing, the tested program, the same program loaded again,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use trawl_bpf::loading;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::test_run::{Arrival, Runner};
+use trawl_packet::net::ethertype;
 use trawl_packet::verdict::VerdictKind;
 use trawl_sys::{Error, Result, errno, process};
 
@@ -16,7 +17,7 @@ use crate::compare::{self, Description, Groups, Kind, MOST_GROUPS, Members};
 use crate::coverage::{Path, Probes};
 use crate::digest;
 use crate::fuzz;
-use crate::minimise;
+use crate::minimise::{self, SHORTEST};
 use crate::packet::{Circumstance, LONGEST_AT_TC, Recorded, Unfit};
 use crate::report::{
     Difference, Example, FileReport, Fuzzing, Group, LeftOut, MapDifference, Report, Timing, VerdictCount,
@@ -27,8 +28,6 @@ use crate::state::{FirstContents, Newcomer};
 use crate::subject::Subject;
 use crate::timing::{self, Stopwatch, Trace};
 
-/// `XDP_PASS`.
-const PASS: i32 = 2;
 /// Length of a frame without FCS, which every kernel accepts.
 const SHORTEST_FRAME: usize = 60;
 
@@ -663,8 +662,8 @@ impl Trial {
     /// on it.
     pub(crate) fn refuses(&self, packet: &[u8], error: &Error) -> bool {
         let least = match packet.get(12..14) {
-            Some([0x08, 0x00]) => 14 + 20,
-            Some([0x86, 0xdd]) => 14 + 40,
+            Some(kind) if kind == ethertype::IPV4.to_be_bytes() => SHORTEST + 20,
+            Some(kind) if kind == ethertype::IPV6.to_be_bytes() => SHORTEST + 40,
             _ => 0,
         };
         self.after.kind == VerdictKind::Tc && packet.len() < least && error.errno() == Some(errno::EINVAL)
@@ -688,7 +687,7 @@ impl Trial {
 /// Refuses a kernel whose test runs take no context: the length of a packet's metadata would not be known.
 fn check_kernel() -> Result<()> {
     let failed = |error| Error::os("cannot test programs on packets", error);
-    let program = loading::load(&program::returning(PASS), &LoadOptions::new("trawl_trial", program::XDP))?;
+    let program = loading::load(&program::returning(timing::PASS), &LoadOptions::new("trawl_trial", program::XDP))?;
     match Runner::default().xdp(program.as_fd(), &[0; SHORTEST_FRAME], Arrival::default()) {
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => Err(Error::failed(
             "cannot test programs on packets",

@@ -245,31 +245,26 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let mut unlisted = vec![];
     unlisted.extend((desired.waiting > 0).then_some(DESIRED));
     unlisted.extend((states.waiting > 0).then_some(STATE));
+    let mut is_listed = false;
     let mut all = futures_util::stream::select(desired.messages, states.messages);
-    if unlisted.is_empty() {
-        news.send(News::Message(Answer::Listed));
-    }
     let listed_by = Instant::now() + LISTING;
     let mut sent = FuturesUnordered::new();
     loop {
+        if !is_listed && unlisted.is_empty() {
+            is_listed = true;
+            news.send(News::Message(Answer::Listed));
+        }
         let quiet_at = (Instant::now() + QUIET).min(listed_by);
         tokio::select! {
-            () = tokio::time::sleep_until(quiet_at), if !unlisted.is_empty() => {
-                unlisted.clear();
-                news.send(News::Message(Answer::Listed));
-            }
+            () = tokio::time::sleep_until(quiet_at), if !is_listed => unlisted.clear(),
             message = all.next() => {
                 let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
                 if let Some(answer) = answer(&message, operators, lead_ns) {
                     news.send(News::Message(answer));
                 }
                 // The first messages cannot be counted: a newer report replaces one that has not been delivered.
-                let is_latest = message.info().is_ok_and(|info| info.pending == 0);
-                if is_latest && !unlisted.is_empty() {
+                if message.info().is_ok_and(|info| info.pending == 0) {
                     unlisted.retain(|subject| !message.subject.starts_with(*subject));
-                    if unlisted.is_empty() {
-                        news.send(News::Message(Answer::Listed));
-                    }
                 }
             }
             request = puts.recv() => match request {

@@ -212,29 +212,34 @@ impl Table {
     /// Returns the values of all keys of an array, one after the other; of a per-CPU array, with the values of all CPUs
     /// for each key.
     pub fn array_values(&self) -> io::Result<Vec<u8>> {
-        let entries = self.about.max_entries as usize;
-        let mut values = Vec::with_capacity(self.value_length * entries);
-        for first in (0..entries).step_by(BATCH) {
-            values.extend(self.values_from(first, BATCH.min(entries - first))?);
-        }
-        Ok(values)
+        self.values_from(0, self.about.max_entries as usize)
     }
 
     /// Returns some values of an array, from a key on, as [`Self::array_values`] does.
     pub fn values_from(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
         let mut values = vec![0u8; self.value_length * count];
-        let mut keys = vec![0u8; size_of::<u32>() * count];
-        // The kernel begins after a key.
-        let position = first.checked_sub(1).map(|before| (before as u32).to_ne_bytes());
-        // Arrays have batches since Linux 5.6, per-CPU arrays since 5.13.
-        if !matches!(self.read_batch(position.as_ref().map(<[u8; 4]>::as_slice), &mut keys, &mut values), Ok((found, _)) if found == count)
-        {
-            for (key, value) in (first..).zip(values.chunks_mut(self.value_length)) {
-                let found = self.lookup(&(key as u32).to_ne_bytes())?;
-                found.into_iter().for_each(|found| value.copy_from_slice(&found));
-            }
+        let mut keys = vec![0u8; size_of::<u32>() * count.min(BATCH)];
+        for (number, part) in values.chunks_mut(self.value_length.max(1) * BATCH).enumerate() {
+            self.read_values(first + number * BATCH, &mut keys, part)?;
         }
         Ok(values)
+    }
+
+    /// Reads as many values of an array as there is room for, from a key on. `keys` has room for their keys.
+    fn read_values(&self, first: usize, keys: &mut [u8], values: &mut [u8]) -> io::Result<()> {
+        let count = values.len() / self.value_length.max(1);
+        // The kernel begins after a key.
+        let position = first.checked_sub(1).map(|before| (before as u32).to_ne_bytes());
+        let position = position.as_ref().map(<[u8; 4]>::as_slice);
+        // Arrays have batches since Linux 5.6, per-CPU arrays since 5.13.
+        if matches!(self.read_batch(position, keys, values), Ok((found, _)) if found == count) {
+            return Ok(());
+        }
+        for (key, value) in (first..).zip(values.chunks_mut(self.value_length)) {
+            let found = self.lookup(&(key as u32).to_ne_bytes())?;
+            found.into_iter().for_each(|found| value.copy_from_slice(&found));
+        }
+        Ok(())
     }
 
     /// Reads entries after a position, or from the first one on, as many as there is room for. Returns their number and

@@ -213,6 +213,26 @@ fn post(address: &str, head: &str, body: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
+/// Starts a capture at alpha for which a second with a packet to port 9 is an event.
+fn report_port9(nats: &Nats, lab: &Lab) {
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let watched = nats.fleet(&args!(
+        "start alpha --name port9 -i {receiver} --tap packet --store {store} --event-rate 1 --wait udp port 9"
+    ));
+    assert!(watched.status.success(), "{watched:?}");
+}
+
+/// Starts a command that waits for events and requests. Returns it with the address of its requests.
+fn await_requests(nats: &Nats, command: &[&str]) -> (Running, String) {
+    let place = nats.place("operator");
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    let waiting = Running::start(&[command, &place[..]].concat(), "waiting for events");
+    let said = waiting.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    (waiting, address)
+}
+
 #[test]
 fn events_and_requests_trigger_incidents() {
     let Some(lab) = Lab::open() else { return };
@@ -222,21 +242,11 @@ fn events_and_requests_trigger_incidents() {
     let beta = nats.agent(&lab, "beta", "beta");
     wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
     start(&nats, &lab, "*", &["udp port 9"]);
-    // An event is a second with a packet to this port at one host.
-    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
-    let watched = nats.fleet(&args!(
-        "start alpha --name port9 -i {receiver} --tap packet --store {store} --event-rate 1 --wait udp port 9"
-    ));
-    assert!(watched.status.success(), "{watched:?}");
+    report_port9(&nats, &lab);
     let token = lab.file("token");
     std::fs::write(&token, "secret\n").expect("a file");
-    let place = nats.place("operator");
-    let place: Vec<&str> = place.iter().map(String::as_str).collect();
-    let base = args!("fleet trigger * --on-event=alpha --listen 127.0.0.1:0 --token {token} --pause 1s --json");
-    let waiting = Running::start(&[&base[..], &place[..]].concat(), "waiting for events");
-    let said = waiting.said();
-    let address = said.split_once("http://").expect("an address").1;
-    let address = address.split('/').next().expect("an address").to_owned();
+    let command = args!("fleet trigger * --on-event=alpha --listen 127.0.0.1:0 --token {token} --pause 1s --json");
+    let (waiting, address) = await_requests(&nats, &command);
     lab.send(&[frames::udp_to(9, b"x")], 50);
     let incidents = || -> Vec<Value> {
         let shown = waiting.shown();
@@ -278,18 +288,9 @@ fn incident_in_progress_delays_neither_others_nor_the_end() {
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     start(&nats, &lab, "alpha", &["udp port 9"]);
-    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
-    let watched = nats.fleet(&args!(
-        "start alpha --name port9 -i {receiver} --tap packet --store {store} --event-rate 1 --wait udp port 9"
-    ));
-    assert!(watched.status.success(), "{watched:?}");
-    let place = nats.place("operator");
-    let place: Vec<&str> = place.iter().map(String::as_str).collect();
-    let base = args!("fleet trigger * --on-event --listen 127.0.0.1:0 --next 60s --pause 60s --json");
-    let waiting = Running::start(&[&base[..], &place[..]].concat(), "waiting for events");
-    let said = waiting.said();
-    let address = said.split_once("http://").expect("an address").1;
-    let address = address.split('/').next().expect("an address").to_owned();
+    report_port9(&nats, &lab);
+    let command = args!("fleet trigger * --on-event --listen 127.0.0.1:0 --next 60s --pause 60s --json");
+    let (waiting, address) = await_requests(&nats, &command);
     let idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     let incidents = || report(&lab.file("report-alpha"))["incidents"].as_array().map_or(0, Vec::len);
     let alert = |status: &str| {
