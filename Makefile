@@ -180,7 +180,7 @@ dist: ## Build the files of a release in out/dist, check them, and compare them 
 	@scripts/install build dist vm
 	@scripts/dist
 
-deb: build build-bench build-fleet build-query ## Build a Debian package in out/
+deb: build build-bench build-fleet build-query ## Build Debian packages in out/
 	@scripts/deb
 
 clean: ## Remove build results and recordings

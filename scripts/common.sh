@@ -96,3 +96,11 @@ describe_target() {
         aarch64) debian=arm64 emulator=qemu-aarch64-static ;;
     esac
 }
+
+# Prints the profile in which a program of fleet/ is released.
+fleet_profile() {
+    case $1 in
+        trawl-query) echo query ;;
+        *) echo release ;;
+    esac
+}
