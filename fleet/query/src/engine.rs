@@ -27,22 +27,10 @@ use url::Url;
 
 use crate::condition::expression;
 use crate::pruning::Packets;
-use crate::{limits, net};
+use crate::{flows, limits, net};
 
 /// Number of files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
-
-/// The flows of the packets, with a row for each interface and hook that saw one. The source of a flow is the source of
-/// its first packet.
-const FLOWS: &str = "\
-    SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
-    first_value(sport ORDER BY time_ns) AS sport, first_value(dst ORDER BY time_ns) AS dst, \
-    first_value(dport ORDER BY time_ns) AS dport, protocol, count(*) AS packets, sum(length) AS bytes, \
-    count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, max(dns_name) AS dns_name, \
-    max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host, max(comm) AS comm, \
-    max(container) AS container, capture, flow \
-    FROM packets WHERE flow IS NOT NULL \
-    GROUP BY capture, host, interface, hook, flow, protocol ORDER BY first";
 
 /// Columns that locate a packet.
 const LOCATION: [&str; 4] = ["chunk", "frame", "offset", "time_ns"];
@@ -73,8 +61,7 @@ async fn tables(
         packets = context.read_table(packets)?.filter(expression(condition))?.into_view();
     }
     context.register_table("packets", packets)?;
-    let flows = context.sql(FLOWS).await?.into_view();
-    context.register_table("flows", flows)?;
+    flows::register(&context).await?;
     Ok(context)
 }
 
@@ -92,7 +79,7 @@ async fn plan(context: &SessionContext, Question { sql, form, .. }: &Question) -
         if tables.iter().all(is_known) {
             query_error(error)
         } else {
-            query_error(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\"")
+            query_error(error).fix("the tables are packets, flows and sightings: \"SELECT * FROM packets LIMIT 10\"")
         }
     })?;
     // A query may not read files of this machine.

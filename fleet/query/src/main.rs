@@ -3,6 +3,7 @@
 
 mod condition;
 mod engine;
+mod flows;
 mod limits;
 mod net;
 mod pruning;

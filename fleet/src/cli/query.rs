@@ -25,8 +25,9 @@ use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Pa
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
-/// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes
-/// the columns. The number of packets that the answer does not cover is printed first, on standard error.
+/// The table `packets` has a row for each packet at each place that saw it, `flows` a row for each conversation, and
+/// `sightings` a row for each conversation at each place. docs/internals/store.md describes the columns. The number of
+/// packets that the answer does not cover is printed first, on standard error.
 ///
 /// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does. If packets are missing in the
 /// store, the others are shown or written, and the exit status is 1.
@@ -39,7 +40,7 @@ pub struct Args {
     /// Show the packets that match this expression, in tcpdump's syntax
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
-    /// Show the flows of the packets, as the table `flows` has them
+    /// Show the conversations of the packets, as the table `flows` has them
     #[arg(long, conflicts_with_all = ["write", "count"])]
     flows: bool,
     /// Only the packets of this incident (trawl fleet trigger). Alone, it shows the packets that each host stored, and

@@ -152,10 +152,8 @@ impl Streams {
 }
 
 /// Returns a number that both directions of a flow share: a hash of its addresses, ports and protocol.
-fn flow(headers: &Headers<'_>) -> Option<i64> {
-    let ip = headers.ip?;
-    let (from, to) = headers.ports.unwrap_or_default();
-    let (mut one, mut other) = ((ip.src, from), (ip.dst, to));
+pub fn flow_number(protocol: u8, [from, to]: [SocketAddr; 2]) -> i64 {
+    let (mut one, mut other) = ((from.ip(), from.port()), (to.ip(), to.port()));
     if one > other {
         std::mem::swap(&mut one, &mut other);
     }
@@ -164,16 +162,21 @@ fn flow(headers: &Headers<'_>) -> Option<i64> {
         hash_address(&mut hash, address);
         hash.write(&port.to_be_bytes());
     }
-    hash.write(&[ip.protocol]);
-    Some(hash.finish().cast_signed())
+    hash.write(&[protocol]);
+    hash.finish().cast_signed()
+}
+
+/// Returns the protocol of a packet, and its source and destination.
+fn ends(headers: &Headers<'_>) -> Option<(u8, [SocketAddr; 2])> {
+    let ip = headers.ip?;
+    let (from, to) = headers.ports.unwrap_or_default();
+    Some((ip.protocol, [SocketAddr::new(ip.src, from), SocketAddr::new(ip.dst, to)]))
 }
 
 /// Returns source and destination of a packet on the other side of its translation.
 fn other_side(headers: &Headers<'_>, translations: &Translations, time_ns: u64) -> Option<[SocketAddr; 2]> {
-    let ip = headers.ip.filter(|_| !translations.is_empty())?;
-    let (from, to) = headers.ports.unwrap_or_default();
-    let ends = [SocketAddr::new(ip.src, from), SocketAddr::new(ip.dst, to)];
-    translations.of(ip.protocol, ends, time_ns)
+    let (protocol, ends) = ends(headers).filter(|_| !translations.is_empty())?;
+    translations.of(protocol, ends, time_ns)
 }
 
 /// Names in a packet, or in the packet inside its tunnel.
@@ -268,7 +271,7 @@ impl<'a> Rows<'a> {
         columns.tcp_seq.append_option(headers.tcp.map(|tcp| tcp.seq.into()));
         columns.reset.append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
         columns.retransmission.append_option(retransmission);
-        columns.flow.append_option(flow(&headers));
+        columns.flow.append_option(ends(&headers).map(|(protocol, ends)| flow_number(protocol, ends)));
         columns.dns_name.append_option(names.dns);
         columns.tls_server_name.append_option(names.server);
         columns.ja4.append_option(names.ja4);

@@ -14,6 +14,7 @@ pub use chunks::fetch::{Absent, PacketLocation, Packets};
 pub use chunks::prune::{Limits, prune};
 pub use chunks::upload::{push, upload};
 pub use chunks::verify::{Finding, Problem, verify};
+pub use index::flow_number;
 pub use index::schema::{properties, schema};
 pub use object::remote::Store;
 pub use runs::Runs;

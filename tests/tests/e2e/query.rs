@@ -150,7 +150,8 @@ fn addresses_are_asked_for_by_network() {
         let found = stored.query(&[&format!("SELECT count(*) AS packets FROM packets WHERE {condition}"), "--json"]);
         assert_eq!(document(&found)["rows"][0]["packets"], packets, "{condition}: {found:?}");
     }
-    for (filter, packets) in [("dst net 10.77.0.0/16", 200), ("ip6 net fd00::/8 and udp", 200), ("net 10.78.0.0/16", 0)]
+    // Each of the hosts saw 100 packets, which are the same ones.
+    for (filter, packets) in [("dst net 10.77.0.0/16", 100), ("ip6 net fd00::/8 and udp", 100), ("net 10.78.0.0/16", 0)]
     {
         let flows = document(&stored.query(&["--flows", "--filter", filter, "--json"]));
         let counts =
@@ -169,6 +170,37 @@ fn addresses_are_asked_for_by_network() {
         assert_eq!(refused.status.code(), Some(2), "{condition}: {refused:?}");
         assert!(said(&refused).contains(why), "{condition}: {}", said(&refused));
     }
+}
+
+#[test]
+fn conversation_at_two_hosts_is_one_row() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    let shown = document(&stored.query(&["--flows", "--json"]));
+    let flows = shown["rows"].as_array().expect("rows");
+    let ipv4: Vec<&Value> = flows.iter().filter(|flow| flow["src"] == "10.77.0.1").collect();
+    assert_eq!((flows.len(), ipv4.len()), (2, 1), "{shown}");
+    let flow = ipv4[0];
+    for (column, expected) in [
+        ("sport", json!(40_000)),
+        ("dst", json!("10.77.0.2")),
+        ("dport", json!(9)),
+        ("protocol", json!(17)),
+        ("packets", json!(100)),
+        ("bytes", json!(6400)),
+        ("packets_back", json!(0)),
+        ("connections", json!(0)),
+        ("hosts", json!("alpha,beta")),
+        ("captures", json!("trawl")),
+    ] {
+        assert_eq!(flow[column], expected, "{column} of {flow}");
+    }
+    let sql = format!("SELECT host, hook, packets FROM sightings WHERE flow = {} ORDER BY host", flow["flow"]);
+    let sightings = document(&stored.query(&[&sql, "--json"]));
+    assert_eq!(
+        sightings["rows"],
+        json!([{"host": "alpha", "hook": "xdp exit", "packets": 100}, {"host": "beta", "hook": "packet", "packets": 100}])
+    );
 }
 
 #[test]
@@ -215,7 +247,7 @@ fn errors_name_the_tables_and_the_option_of_the_store() {
     let url = format!("file://{store}");
     let unknown = trawl(&["store", "query", "--store", &url, "SELECT * FROM packet"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
-    assert!(said(&unknown).contains("packets and flows"), "{}", said(&unknown));
+    assert!(said(&unknown).contains("packets, flows and sightings"), "{}", said(&unknown));
     if fs::exists("/var/lib/trawl/store").unwrap_or(true) {
         return;
     }

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trawl_sys::netns::run_in;
 use trawl_tests::lab::{Files, LineLab, place};
 use trawl_tests::witness::{run, tshark};
@@ -85,10 +85,10 @@ fn ends(row: &Value, names: [&str; 4]) -> Ends {
     [end(src, sport), end(dst, dport)]
 }
 
-fn rows(places: &Places) -> Vec<Value> {
+fn rows_of(table: &str, places: &Places) -> Vec<Value> {
     let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
-    let sql = "SELECT * FROM packets WHERE protocol IN (1, 17)";
-    let answer = good(trawl(&[&query[..], &[sql]].concat()));
+    let sql = format!("SELECT * FROM {table} WHERE protocol IN (1, 17)");
+    let answer = good(trawl(&[&query[..], &[&sql]].concat()));
     answer["rows"].as_array().expect("a list").clone()
 }
 
@@ -122,7 +122,7 @@ fn rows_have_both_sides_of_a_translation() {
     exchange(&lab);
     plain.wait_recorded(60);
     plain.stop_well();
-    let before = rows(&places);
+    let before = rows_of("packets", &places);
     assert_eq!(before.len(), 60);
     assert!(before.iter().all(|row| row["nat_src"].is_null()), "{before:?}");
     std::fs::remove_dir_all(&places.store).expect("the store");
@@ -138,7 +138,7 @@ fn rows_have_both_sides_of_a_translation() {
     // Some kernels do not show their table.
     let has_table = Path::new("/proc/net/nf_conntrack").exists();
     let connections = if has_table { table(&lab) } else { expected(&ports) };
-    let all = rows(&places);
+    let all = rows_of("packets", &places);
     assert_eq!(all.len(), 64);
     let (mut sides, mut early) = ([0; 4], Vec::new());
     for row in &all {
@@ -177,6 +177,18 @@ fn rows_have_both_sides_of_a_translation() {
     }
     assert!(early.len() <= ports.len(), "{early:?}");
     good(trawl(&args!("store index {} --json", places.url)));
+    // One row has both sides and both interfaces, and counts each packet once.
+    let flows = rows_of("flows", &places);
+    let of_udp: Vec<&Value> = flows.iter().filter(|flow| flow["protocol"] == 17).collect();
+    assert_eq!((flows.len(), of_udp.len()), (ports.len() + 1, ports.len()), "{flows:?}");
+    for flow in of_udp {
+        assert_eq!((&flow["packets"], &flow["packets_back"]), (&json!(6), &json!(3)), "{flow}");
+        let own = ends(flow, ["src", "sport", "dst", "dport"]);
+        let other = ends(flow, ["nat_src", "nat_sport", "nat_dst", "nat_dport"]);
+        let is_translated = |[original, reply]: &[Ends; 2]| *original == own && back(reply.clone()) == other;
+        assert!(connections.iter().any(is_translated), "{flow} in {connections:?}");
+    }
+    assert_eq!(rows_of("sightings", &places).len(), 2 * flows.len());
     let by_outside = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let sql = "SELECT count(*) AS packets FROM packets WHERE nat_dst = '10.1.2.2' AND nat_dport = 9";
     let counted = good(trawl(&[&by_outside[..], &[sql]].concat()));
