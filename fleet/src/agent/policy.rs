@@ -1,6 +1,6 @@
 //! A host's policy, which limits every desired state: its own file, which no command changes.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 use trawl_filter::check_length;
@@ -105,6 +105,38 @@ pub enum Refusal {
     /// A reason that this trawl does not know, as an operator may receive it from a newer agent.
     #[serde(other)]
     Unknown,
+}
+
+/// Formats a limit, and the value that exceeds it.
+fn limit(f: &mut fmt::Formatter<'_>, name: &str, asked: Option<u64>, most: u64) -> fmt::Result {
+    match asked {
+        Some(asked) => write!(f, "{name} {asked}, at most {most}"),
+        None => write!(f, "{name} is missing, at most {most}"),
+    }
+}
+
+impl Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("policy: ")?;
+        match self {
+            Self::Interface { interface } => write!(f, "interface {interface}"),
+            Self::Pod { pod } => write!(f, "pod {pod}"),
+            Self::Tap { tap } => write!(f, "tap {tap}"),
+            Self::Index => f.write_str("no index"),
+            Self::Process { detail } => write!(f, "process {}", format!("{detail:?}").to_lowercase()),
+            Self::Filter { filter } => write!(f, "the parentheses of the filter '{filter}' are not balanced"),
+            Self::FilterLength { asked, most } => limit(f, "length of the filter", Some(*asked), *most),
+            Self::FilterCost { why } => f.write_str(why),
+            Self::Unknown => f.write_str("a reason that only a newer trawl knows"),
+            Self::Store { store } => write!(f, "store {store}"),
+            Self::TooMany { most } => write!(f, "at most {most} captures"),
+            Self::Duration { asked, most } => limit(f, "duration_seconds", *asked, *most),
+            Self::Size { asked, most } => limit(f, "size_bytes", *asked, *most),
+            Self::Memory { asked, most } => limit(f, "memory_bytes", Some(*asked), *most),
+            Self::Spool { asked, most } => limit(f, "spool_bytes", Some(*asked), *most),
+            Self::Snaplen { asked, most } => limit(f, "snaplen", asked.map(u64::from), (*most).into()),
+        }
+    }
 }
 
 impl Policy {

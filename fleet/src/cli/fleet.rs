@@ -21,7 +21,7 @@ use trawl_sys::{Error, Result, files::create, units};
 
 use super::agent;
 use super::bus::BusArgs;
-use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Refusal, Selector};
+use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Selector};
 use crate::bus::check_name;
 use operator::Operator;
 
@@ -435,37 +435,6 @@ fn watch(args: &Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats a refusal.
-fn refusal_text(refusal: &Refusal) -> String {
-    let limit = |what: &str, asked: &Option<u64>, most: &u64| match asked {
-        Some(asked) => format!("policy: {what} {asked}, at most {most}"),
-        None => format!("policy: {what} is missing, at most {most}"),
-    };
-    match refusal {
-        Refusal::Interface { interface } => format!("policy: interface {interface}"),
-        Refusal::Pod { pod } => format!("policy: pod {pod}"),
-        Refusal::Tap { tap } => format!("policy: tap {tap}"),
-        Refusal::Index => "policy: no index".to_owned(),
-        Refusal::Process { detail } => {
-            let detail = format!("{detail:?}").to_lowercase();
-            format!("policy: process {detail}")
-        }
-        Refusal::Filter { filter } => {
-            format!("policy: the parentheses of the filter '{filter}' are not balanced")
-        }
-        Refusal::FilterLength { asked, most } => limit("length of the filter", &Some(*asked), most),
-        Refusal::FilterCost { why } => format!("policy: {why}"),
-        Refusal::Unknown => "policy: a reason that only a newer trawl knows".to_owned(),
-        Refusal::Store { store } => format!("policy: store {store}"),
-        Refusal::TooMany { most } => format!("policy: at most {most} captures"),
-        Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),
-        Refusal::Size { asked, most } => limit("size_bytes", asked, most),
-        Refusal::Memory { asked, most } => limit("memory_bytes", &Some(*asked), most),
-        Refusal::Spool { asked, most } => limit("spool_bytes", &Some(*asked), most),
-        Refusal::Snaplen { asked, most } => limit("snaplen", &asked.map(u64::from), &u64::from(*most)),
-    }
-}
-
 #[derive(Debug, Serialize)]
 struct Fleet {
     pub hosts: Vec<Host>,
@@ -515,7 +484,7 @@ const WIDEST: usize = 64;
 
 fn remark(capture: &CaptureReport) -> String {
     match (&capture.refused, &capture.error) {
-        (Some(refusal), _) => refusal_text(refusal),
+        (Some(refusal), _) => refusal.to_string(),
         (None, Some(error)) => error.clone(),
         (None, None) => capture.capture.filter.clone(),
     }

@@ -11,7 +11,7 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::controls_terminal;
 
-use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, owners, phase_text, refusal_text};
+use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, owners, phase_text};
 use crate::agent::{
     CaptureReport, Desired, HostReport, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
 };
@@ -80,7 +80,7 @@ impl Known {
             return Some(Err("another operator has removed the capture".to_owned()));
         };
         Some(match (&capture.refused, &capture.error) {
-            (Some(refusal), _) => Err(format!("refused by its {}", refusal_text(refusal))),
+            (Some(refusal), _) => Err(format!("refused by its {refusal}")),
             (None, Some(error)) if capture.phase == Phase::Waiting => Err(error.clone()),
             _ => Ok(capture.phase),
         })
@@ -557,7 +557,7 @@ mod tests {
         let expected = [Phase::Running, Phase::Unknown, Phase::Refused, Phase::Running];
         assert_eq!(phases, expected);
         assert!(read.captures.iter().all(|one| one.account.recorded == 7));
-        let refused = read.captures[2].refused.as_ref().map(refusal_text);
+        let refused = read.captures[2].refused.as_ref().map(ToString::to_string);
         assert_eq!(refused.as_deref(), Some("policy: a reason that only a newer trawl knows"));
         let error = read.captures[3].error.as_deref().unwrap_or_default();
         assert!(error.contains("update it"), "{error}");
