@@ -4,6 +4,7 @@
 
 mod desired;
 mod freeze;
+mod log;
 mod machine;
 mod policy;
 mod report;
@@ -14,9 +15,10 @@ mod source;
 
 pub use desired::{Capture, Desired, Incident, Labels};
 pub use freeze::{Freezer, remove_unfinished};
+pub use log::{Command, Order, Record};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
-pub use policy::{Policy, Refusal};
+pub use policy::Policy;
 pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent};
 pub use running::{Place, Push, Refused, Running};
-pub use source::Source;
+pub use source::{News, Source};
 pub use trawl_sys::names::Selector;

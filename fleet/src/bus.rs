@@ -4,6 +4,7 @@ pub mod agent;
 mod ask;
 mod connection;
 pub mod fleet;
+pub mod log;
 
 pub use ask::{Answers, Asker};
 pub use connection::{Config, check_name, shown};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use trawl_plan::outputs::{Kept, PacketsAt, StorePlan};
 
 use super::desired::{Capture, Desired, Incident, Labels};
+use super::log::Command;
 use super::policy::{Policy, Refusal};
 use super::report::{CaptureReport, Counts, Frozen, HostReport, IncidentReport, Phase, RateEvent};
 use incidents::Incidents;
@@ -207,6 +208,34 @@ impl Machine {
         }
         self.desired = desired.captures;
         self.incidents.desire(&desired.incidents)
+    }
+
+    /// Returns the changes that a desired state asks for. Before the first one, the remembered captures count as desired.
+    pub fn commands(&self, desired: &Desired) -> Vec<Command> {
+        let is_first = self.revision.is_none();
+        let known = self.entries.iter().filter(|(_, entry)| is_first || entry.desired.is_some());
+        let known: BTreeMap<&String, &Capture> =
+            known.filter_map(|(name, entry)| Some((name, entry.of.as_ref()?))).collect();
+        let asked = desired.captures.iter().filter_map(|capture| {
+            let name = capture.name.clone();
+            match known.get(&name) {
+                None => Some(Command::Start { capture: name }),
+                Some(old) if **old == self.policy.limited(capture) => None,
+                Some(_) => Some(Command::Change { capture: name }),
+            }
+        });
+        let is_gone = |name: &&&String| desired.captures.iter().all(|capture| capture.name != ***name);
+        let stopped = known.keys().filter(is_gone).map(|name| Command::Stop { capture: (*name).clone() });
+        let new = desired.incidents.iter().filter(|incident| !self.incidents.knows(&incident.id));
+        let triggered = new.map(|incident| Command::Trigger { incident: incident.id.clone() });
+        asked.chain(stopped).chain(triggered).collect()
+    }
+
+    /// Returns the reason why the host does not follow a command.
+    pub fn refuses(&self, command: &Command) -> Option<String> {
+        let (Command::Start { capture } | Command::Change { capture }) = command else { return None };
+        let refused = self.entries.get(capture)?.refused.as_ref();
+        refused.map(ToString::to_string)
     }
 
     /// Applies the policy. A finished capture counts against no limit, so that the next one may start.

@@ -12,9 +12,9 @@ use trawl_sys::{
     files::{create, text_file},
 };
 
-use super::{Desired, Event, HostReport};
-use crate::bus::agent::{self, Bus};
-use crate::bus::{Answers, Config, News, shown};
+use super::{Command, Desired, Event, HostReport, Order, Record};
+use crate::bus::agent::{self, Bus, Message, Request};
+use crate::bus::{self, Answers, Config, shown};
 
 /// Interval at which the file is read, or the connection to the bus is checked.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -22,6 +22,14 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const RESTART: Duration = Duration::from_secs(2);
 /// Time between two puts of an unchanged state, by which operators see that the agent runs.
 const PUT_EVERY: Duration = Duration::from_secs(3);
+
+/// News for the agent.
+pub enum News {
+    /// A desired state, and who has sent it; nobody if it is a file, or if an earlier agent has got it.
+    Event(Event, Option<Order>),
+    /// A command that changes no desired state, or that is refused.
+    Command(Order, Command, Option<String>),
+}
 
 pub enum Source {
     File {
@@ -46,6 +54,10 @@ pub struct OnBus {
     said: Option<String>,
     /// The latest revision that was reported.
     revision: u64,
+    /// The latest revision of an earlier agent.
+    earlier: u64,
+    /// The last refused command.
+    refused: Option<(Order, String)>,
     revision_file: PathBuf,
 }
 
@@ -77,6 +89,7 @@ impl Source {
     pub fn bus(config: Config, answers: Answers, revision_file: PathBuf, wake: &Wake) -> Result<Self> {
         let answers = Arc::new(answers);
         let bus = agent::start(config.clone(), Arc::clone(&answers), wake)?;
+        let earlier = remembered_revision(&revision_file);
         Ok(Self::Bus(Box::new(OnBus {
             config,
             answers,
@@ -87,7 +100,9 @@ impl Source {
             last_state: None,
             said: None,
             // The revision before the remembered one, so that the current state is reported again.
-            revision: remembered_revision(&revision_file).saturating_sub(1),
+            revision: earlier.saturating_sub(1),
+            earlier,
+            refused: None,
             revision_file,
         })))
     }
@@ -100,7 +115,7 @@ impl Source {
         }
     }
 
-    pub fn events(&mut self) -> Vec<Event> {
+    pub fn news(&mut self) -> Vec<News> {
         match self {
             Self::File { path, last, revision, read } => {
                 if read.is_some_and(|read| read.elapsed() < READ_EVERY) {
@@ -113,13 +128,13 @@ impl Source {
                 }
                 *revision += 1;
                 *last = Some(text.clone());
-                vec![event(*revision, text)]
+                vec![News::Event(event(*revision, text), None)]
             }
-            Self::Bus(bus) => bus.events(),
+            Self::Bus(bus) => bus.news(),
         }
     }
 
-    /// Returns the time until `events` must be called again.
+    /// Returns the time until `news` must be called again.
     pub fn rest(&self) -> Duration {
         match self {
             Self::File { read, .. } => read.map_or(Duration::ZERO, |read| READ_EVERY.saturating_sub(read.elapsed())),
@@ -131,6 +146,15 @@ impl Source {
         if let Self::Bus(bus) = self {
             bus.last_state = Some(HostReport { answers_key: Some(bus.answers.public_key()), ..report.clone() });
             bus.put();
+        }
+    }
+
+    /// Adds a command to the log of the bus.
+    pub fn log(&self, record: &Record) {
+        if let Self::Bus(bus) = self
+            && let (Some(bus), Ok(text)) = (&bus.bus, serde_json::to_string(record))
+        {
+            bus.send(Request::Log(text));
         }
     }
 
@@ -155,31 +179,33 @@ fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
 }
 
 impl OnBus {
-    fn events(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
+    fn news(&mut self) -> Vec<News> {
+        let mut found = Vec::new();
         let url = shown(&self.config.url);
-        let news: Vec<News<agent::Command>> = self.bus.iter().flat_map(|bus| bus.news.try_iter()).collect();
+        let news: Vec<bus::News<Message>> = self.bus.iter().flat_map(|bus| bus.news.try_iter()).collect();
         for one in news {
             match one {
-                // Operators' states arrive repeatedly, in case one was missed: only a newer revision counts.
-                News::Message(command) if command.revision > self.revision => {
-                    self.revision = command.revision;
-                    let text = command.revision.to_string();
-                    if let Err(error) = create::replace(&self.revision_file, text.as_bytes()) {
-                        let path = self.revision_file.display();
-                        self.say(format!("cannot write {path}: {error}"));
-                    }
-                    events.push(event(command.revision, Ok(command.value)));
+                bus::News::Message(Message::State { operator, revision, value }) => {
+                    found.extend(self.follow(operator, revision, value));
                 }
-                News::Message(_) => {}
-                News::Connected => {
+                bus::News::Message(Message::Asked { operator }) => {
+                    let order = Order { operator: Some(operator), revision: None };
+                    found.push(News::Command(order, Command::Ask, None));
+                }
+                bus::News::Message(Message::Ignored { operator, revision, why }) => {
+                    found.extend(self.refuse(Order { operator, revision }, Command::Unknown, why));
+                }
+                bus::News::Message(Message::Unanswered { why }) => {
+                    found.extend(self.refuse(Order::default(), Command::Ask, why));
+                }
+                bus::News::Connected => {
                     self.say(format!("connected to {url}"));
                     self.put();
                 }
-                News::Disconnected => {
+                bus::News::Disconnected => {
                     self.say(format!("the connection to {url} is lost; captures continue"));
                 }
-                News::Refused(why) | News::Ended(why) => self.say(format!("{url}: {why}")),
+                bus::News::Refused(why) | bus::News::Ended(why) => self.say(format!("{url}: {why}")),
             }
         }
         let is_over = self.bus.as_ref().is_none_or(Bus::is_over);
@@ -194,7 +220,31 @@ impl OnBus {
         if self.put.elapsed() >= PUT_EVERY {
             self.put();
         }
-        events
+        found
+    }
+
+    /// Reports a refused command, unless it is the last one again.
+    fn refuse(&mut self, order: Order, command: Command, why: String) -> Option<News> {
+        let refused = Some((order.clone(), why.clone()));
+        if self.refused == refused {
+            return None;
+        }
+        self.refused = refused;
+        Some(News::Command(order, command, Some(why)))
+    }
+
+    /// Follows a desired state. It arrives repeatedly, in case it was missed: only a newer revision counts.
+    fn follow(&mut self, operator: String, revision: u64, value: String) -> Option<News> {
+        if revision <= self.revision {
+            return None;
+        }
+        self.revision = revision;
+        if let Err(error) = create::replace(&self.revision_file, revision.to_string().as_bytes()) {
+            let path = self.revision_file.display();
+            self.say(format!("cannot write {path}: {error}"));
+        }
+        let order = Order { operator: Some(operator), revision: Some(revision) };
+        Some(News::Event(event(revision, Ok(value)), Some(order).filter(|_| revision > self.earlier)))
     }
 
     fn put(&mut self) {
@@ -202,7 +252,7 @@ impl OnBus {
         if let (Some(bus), Some(state)) = (&self.bus, &self.last_state)
             && let Ok(text) = serde_json::to_string(state)
         {
-            bus.send(text);
+            bus.send(Request::Put(text));
         }
     }
 

@@ -61,6 +61,14 @@ struct Last {
 /// Answers the text of a question.
 type Answer = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
+/// An answer, encrypted for the operator who asked.
+#[derive(Debug)]
+pub struct Reply {
+    pub bytes: Vec<u8>,
+    /// The operator's public key, if this is the first question of a session.
+    pub began: Option<String>,
+}
+
 /// A host's side: answers each question of an operator once.
 pub struct Answers {
     answer: Answer,
@@ -87,7 +95,7 @@ impl Answers {
         config: &Config,
         now_ns: u64,
         boot_ns: u64,
-    ) -> std::result::Result<Vec<u8>, String> {
+    ) -> std::result::Result<Reply, String> {
         let asked: Asked = serde_json::from_slice(message).map_err(|_| "it is not signed")?;
         let Asked { signature, key, number, time_ns, text } = &asked;
         let bytes = signed_bytes(&config.name, key, *number, *time_ns, text);
@@ -102,14 +110,16 @@ impl Answers {
         if *time_ns < self.since_ns {
             return Err("it is older than this agent".to_owned());
         }
-        self.register(key, *number, boot_ns)?;
+        let is_first = self.register(key, *number, boot_ns)?;
         let operator = XKey::from_public_key(key).map_err(|e| e.to_string())?;
         let sealed = self.key.seal(&(self.answer)(text.as_bytes()), &operator);
-        sealed.map_err(|e| format!("cannot encrypt the answer: {e}"))
+        let bytes = sealed.map_err(|e| format!("cannot encrypt the answer: {e}"))?;
+        Ok(Reply { bytes, began: is_first.then(|| signature.operator.clone()) })
     }
 
-    /// Remembers a question; refuses one whose number is not higher than the session's last one.
-    fn register(&self, session: &str, number: u64, boot_ns: u64) -> std::result::Result<(), String> {
+    /// Remembers a question, and returns true if it is its session's first; refuses one whose number is not higher than
+    /// the session's last one.
+    fn register(&self, session: &str, number: u64, boot_ns: u64) -> std::result::Result<bool, String> {
         let mut sessions = self.sessions.lock();
         // Questions of older sessions are refused because of their time, so the sessions need not be remembered.
         sessions.retain(|_, last| boot_ns.saturating_sub(last.boot_ns) <= 2 * CLOCKS);
@@ -117,13 +127,13 @@ impl Answers {
         match sessions.entry(session.to_owned()) {
             Entry::Occupied(mut entry) if entry.get().number < number => {
                 entry.insert(Last { number, boot_ns });
-                Ok(())
+                Ok(false)
             }
             Entry::Occupied(_) => Err("it was asked before".to_owned()),
             Entry::Vacant(_) if is_full => Err("too many operators ask".to_owned()),
             Entry::Vacant(entry) => {
                 entry.insert(Last { number, boot_ns });
-                Ok(())
+                Ok(true)
             }
         }
     }
@@ -248,16 +258,18 @@ mod tests {
             serde_json::to_vec(&asked).unwrap()
         };
         let reply = |message: &[u8]| host.reply(message, &config, clock::wall(), MINUTE);
-        let answer = reply(&asked(&operator, "alpha", 1)).unwrap();
+        let Reply { bytes: answer, began } = reply(&asked(&operator, "alpha", 1)).unwrap();
+        assert_eq!(began, Some(operator.public_key()));
+        assert_eq!(reply(&asked(&operator, "alpha", 2)).unwrap().began, None);
         let known = XKey::from_public_key(&host.public_key()).unwrap();
         assert_eq!(key.open(&answer, &known).unwrap(), b"?!");
         assert!(XKey::new().open(&answer, &known).is_err());
         // Another host's answer to the same question.
         let other = Answers::new(|_: &[u8]| b"forged".to_vec());
         let forged = other.reply(&asked(&operator, "alpha", 1), &config, clock::wall(), 0);
-        assert!(key.open(&forged.unwrap(), &known).is_err());
-        assert!(reply(&asked(&operator, "beta", 2)).is_err());
-        assert!(reply(&asked(&KeyPair::new_user(), "alpha", 2)).is_err());
+        assert!(key.open(&forged.unwrap().bytes, &known).is_err());
+        assert!(reply(&asked(&operator, "beta", 3)).is_err());
+        assert!(reply(&asked(&KeyPair::new_user(), "alpha", 3)).is_err());
         assert!(reply(b"{}").is_err());
     }
 

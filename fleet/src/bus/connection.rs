@@ -22,6 +22,9 @@ pub const STATE: &str = "$KV.trawl.state.";
 pub const COMMAND: &str = "trawl.cmd.";
 /// Subject of questions to a host, whose name follows.
 pub const ASK: &str = "trawl.ask.";
+/// Stream of the commands that hosts log, to which they can only add. Its subjects end with the host.
+pub const LOG_STREAM: &str = "trawl_log";
+pub const LOG: &str = "trawl.log.";
 
 /// The server, this side's name and credentials, and the trusted keys.
 #[derive(Clone, Debug, Default)]
@@ -149,7 +152,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 #[derive(Serialize, Deserialize)]
 pub struct Signature {
     /// The operator's public key.
-    operator: String,
+    pub operator: String,
     /// The signature in hexadecimal digits.
     signature: String,
 }

@@ -20,7 +20,7 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Result, clock};
 
 use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed};
-use super::{Config, News, Reporter};
+use super::{Config, News, Reporter, log};
 
 /// Time without a message after which the existing states have been listed, and time for all of them. The server may count
 /// a message that a newer one has replaced as still to come.
@@ -240,6 +240,9 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let [desired, states] = streams();
     let desired = watch(&context, desired).await?;
     let states = watch(&context, states).await?;
+    if let Err(why) = log::make_stream(&context).await {
+        news.send(News::Refused(why));
+    }
     let lead_ns = states.lead_ns;
     // Subjects of the streams whose present messages have not all arrived.
     let mut unlisted = vec![];

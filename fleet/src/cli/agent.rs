@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -23,8 +23,8 @@ use trawl_sys::{
 use super::bus::BusArgs;
 use super::health::Health;
 use crate::agent::{
-    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place, Policy, Push,
-    Refused, Running, Source, remove_unfinished,
+    Action, Command, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, News, Now, Order, Place,
+    Policy, Push, Record, Refused, Running, Source, remove_unfinished,
 };
 use crate::bus::{Answers, shown};
 use trawl_store::chunks::on_hosts;
@@ -167,7 +167,7 @@ struct Metrics {
 impl Metrics {
     fn start(address: SocketAddr, of_verdicts: bool) -> Result<Self> {
         let what = || format!("cannot serve metrics at {address}");
-        let mut command = Command::new(trawl_binary()?);
+        let mut command = std::process::Command::new(trawl_binary()?);
         command
             .args(["serve", "--listen", &address.to_string()])
             .args(of_verdicts.then_some("--verdicts"))
@@ -297,10 +297,36 @@ impl Agent {
         }
     }
 
+    /// Follows news of the source, and logs the operators' commands in them.
+    fn follow(&mut self, news: News) {
+        match news {
+            News::Command(order, command, refused) => self.log(order, command, refused),
+            News::Event(event, None) => self.step(event),
+            News::Event(event, Some(order)) => {
+                let (commands, why) = match &event {
+                    Event::Desired { desired, .. } => (self.machine.commands(desired), None),
+                    Event::Unreadable { why, .. } => (vec![Command::Unknown], Some(why.clone())),
+                    _ => (Vec::new(), None),
+                };
+                self.step(event);
+                for command in commands {
+                    let refused = why.clone().or_else(|| self.machine.refuses(&command));
+                    self.log(order.clone(), command, refused);
+                }
+            }
+        }
+    }
+
+    fn log(&self, order: Order, command: Command, refused: Option<String>) {
+        let record = Record { host: self.place.host.clone(), time_ns: clock::wall(), order, command, refused };
+        terminal::say(&record.to_string());
+        self.source.log(&record);
+    }
+
     /// Handles all events since the last call.
     fn handle_events(&mut self) -> Result<()> {
-        for event in self.source.events() {
-            self.step(event);
+        for news in self.source.news() {
+            self.follow(news);
         }
         let mut events = Vec::new();
         self.running.retain_mut(|one| {

@@ -1,5 +1,6 @@
 //! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
+mod log;
 mod operator;
 mod owners;
 mod trigger;
@@ -40,6 +41,7 @@ enum Command {
     Trigger(Box<trigger::Trigger>),
     Status(Status),
     Watch(Status),
+    Log(log::Log),
     Key(Key),
 }
 
@@ -221,6 +223,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Trigger(args) => trigger::run(&args),
         Command::Status(args) => status(&args),
         Command::Watch(args) => watch(&args),
+        Command::Log(args) => log::run(&args),
         Command::Key(args) => key(&args),
     }
 }

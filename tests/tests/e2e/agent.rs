@@ -1,6 +1,7 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
 mod incident;
+mod log;
 mod many;
 mod near;
 mod newer;

@@ -16,7 +16,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "us" => 1e-6,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m or h")),
+        "d" => 86_400.0,
+        "w" => 604_800.0,
+        _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m, h, d or w")),
     };
     let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
     let total = number * seconds;

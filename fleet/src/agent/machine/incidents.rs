@@ -51,6 +51,10 @@ impl Incidents {
         actions
     }
 
+    pub fn knows(&self, id: &str) -> bool {
+        self.0.contains_key(id)
+    }
+
     pub fn frozen(&mut self, id: &str, outcome: Result<Frozen, String>) {
         let Some(entry) = self.0.get_mut(id) else {
             return;

@@ -309,3 +309,31 @@ fn unreadable_state_keeps_the_previous_one() {
     assert_eq!(report.error.as_deref(), Some("no TOML"));
     assert_eq!((report.revision, report.captures.len()), (1, 1));
 }
+
+#[test]
+fn commands_are_the_changes_of_a_desired_state() {
+    let mut host = Host::new("filter = \"udp\"\ntaps = [\"auto\"]", Vec::new());
+    let asked = |host: &Host, captures: &[Capture]| {
+        let commands = host.machine.commands(&desired(captures));
+        commands.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let (one, two) = (capture("one"), capture("two"));
+    assert_eq!(asked(&host, &[one.clone(), two.clone()]), "start one, start two");
+    host.desire(&[one.clone(), two.clone()]);
+    // The policy's filter is no change.
+    assert_eq!(asked(&host, &[two.clone(), one.clone()]), "");
+    let changed = Capture { taps: vec!["xdp".to_owned()], ..one.clone() };
+    assert_eq!(asked(&host, std::slice::from_ref(&changed)), "change one, stop two");
+    host.desire(&[changed]);
+    let refused = host.machine.refuses(&Command::Change { capture: "one".to_owned() });
+    assert_eq!(refused.as_deref(), Some("policy: tap xdp"));
+    // An agent that begins again remembers its captures.
+    let again = Host::new("filter = \"udp\"", host.machine.memory());
+    assert_eq!(asked(&again, &[]), "stop one, stop two");
+    let incidents = vec![Incident { id: "slow".to_owned(), ..Incident::default() }];
+    let desired = Desired { incidents, ..Desired::default() };
+    let mut fresh = Host::new("", Vec::new());
+    assert_eq!(fresh.machine.commands(&desired)[0].to_string(), "trigger slow");
+    fresh.step(Event::Desired { revision: 1, desired: desired.clone() });
+    assert!(fresh.machine.commands(&desired).is_empty());
+}
