@@ -7,6 +7,7 @@ mod health;
 mod hosts;
 mod incident;
 pub mod query;
+pub mod serve;
 pub mod store;
 pub mod trace;
 pub mod upload;

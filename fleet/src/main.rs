@@ -5,6 +5,7 @@ mod agent;
 mod bus;
 mod cli;
 mod query;
+mod view;
 
 use std::io;
 use std::path::PathBuf;

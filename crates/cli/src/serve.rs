@@ -5,8 +5,7 @@ mod metrics;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,7 +187,7 @@ const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let selected = args.selected()?;
-    let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
+    let listener = trawl_front::http::listen(args.listen)?;
     let address = listener.local_addr().map_err(|e| Error::os("cannot find the address", e))?;
     // Signals are blocked before any other thread is started, so that this thread receives all of them.
     let signals = Signals::watch()?;
@@ -231,7 +230,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
                     std::thread::sleep(STEP);
                 }
             });
-            trawl_front::http::serve(&listener, &|request| {
+            trawl_front::http::serve(&listener, &|request, _| {
                 http::answer(request, &figures, &|| locked(&history).plots())
             });
         });
@@ -274,23 +273,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
     published::stopping();
     ended?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
-    let fix = match error.kind() {
-        ErrorKind::AddrInUse => Some(format!(
-            "give another port with --listen, or end the command that listens there: ss -ltnp 'sport = :{}'",
-            address.port()
-        )),
-        ErrorKind::AddrNotAvailable => Some("give an address of this machine with --listen: ip address".to_owned()),
-        ErrorKind::PermissionDenied => Some("give a port above 1023 with --listen, or run as root".to_owned()),
-        _ => None,
-    };
-    let error = Error::os(format!("cannot listen on {address}"), error);
-    match fix {
-        Some(fix) => error.fix(fix),
-        None => error,
-    }
 }
 
 /// The key by which verdicts are counted: interface, hook and verdict.

@@ -2,11 +2,15 @@
 //! of its own.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::fmt::{self, Write as _};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use trawl_sys::{Error, Result, events};
 
 /// Maximum size of a request's first line and headers.
 const HEAD: usize = 16 << 10;
@@ -14,6 +18,8 @@ const HEAD: usize = 16 << 10;
 const BODY: usize = 1 << 20;
 /// Time in which a client must send its request, and accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time in which a client must accept each part of an answer that is written while it is made.
+const STREAM_PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of connections whose requests have not arrived. A newer one closes the oldest, so that idle clients
 /// keep nobody out.
 const WAITING: usize = 32;
@@ -32,17 +38,120 @@ pub struct Request {
     pub from: IpAddr,
 }
 
+/// The connection to a client that waits for its answer.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<TcpStream>);
+
+impl Client {
+    /// Returns true if the client has closed the connection.
+    pub fn is_gone(&self) -> bool {
+        events::is_readable(self.0.as_fd()) && !matches!(self.0.peek(&mut [0]), Ok(1))
+    }
+}
+
+/// Makes a body while it is written.
+type Source = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
+
+/// The body of an answer.
+pub enum Body {
+    Text(String),
+    /// A body whose end the client does not see if an error interrupts it.
+    Stream(Source),
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Body {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.debug_tuple("Text").field(text).finish(),
+            Self::Stream(_) => f.debug_tuple("Stream").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Allows a page to use only its own server, and the scripts and styles in its text.
+const POLICY: &str = "default-src 'self' 'unsafe-inline'";
+
 /// An answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    pub status: &'static str,
-    pub kind: &'static str,
-    pub body: String,
+    status: &'static str,
+    kind: &'static str,
+    body: Body,
+    policy: &'static str,
+    headers: Vec<(&'static str, String)>,
 }
 
 impl Answer {
+    pub fn new(status: &'static str, kind: &'static str, body: impl Into<Body>) -> Self {
+        Self { status, kind, body: body.into(), policy: POLICY, headers: Vec::new() }
+    }
+
     pub fn plain(status: &'static str, body: &str) -> Self {
-        Self { status, kind: "text/plain", body: body.to_owned() }
+        Self::new(status, "text/plain", body)
+    }
+
+    /// Sets the Content-Security-Policy.
+    pub fn policy(self, policy: &'static str) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Adds a header line, whose value must not contain line ends.
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Returns the text before the body.
+    fn head(&self) -> String {
+        let Self { status, kind, body, policy, headers } = self;
+        let mut head = format!("HTTP/1.1 {status}\r\n");
+        let is_text = kind.starts_with("text/") || *kind == "application/json";
+        let mut add = |name: &str, value: &str| {
+            let _ = write!(head, "{name}: {value}\r\n");
+        };
+        add("Content-Type", &format!("{kind}{}", if is_text { "; charset=utf-8" } else { "" }));
+        match body {
+            Body::Text(text) => add("Content-Length", &text.len().to_string()),
+            Body::Stream(_) => add("Transfer-Encoding", "chunked"),
+        }
+        if status.starts_with("401") {
+            add("WWW-Authenticate", "Bearer");
+        }
+        add("Content-Security-Policy", policy);
+        add("X-Content-Type-Options", "nosniff");
+        add("Cache-Control", "no-store");
+        headers.iter().for_each(|(name, value)| add(name, value));
+        add("Connection", "close");
+        head + "\r\n"
+    }
+}
+
+/// Writes each part as a chunk of HTTP.
+struct Chunked<'a>(&'a TcpStream);
+
+impl Write for Chunked<'_> {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        if !part.is_empty() {
+            let length = format!("{:x}\r\n", part.len());
+            self.0.write_all(&[length.as_bytes(), part, b"\r\n"].concat())?;
+        }
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -68,10 +177,10 @@ impl Request {
         self.refuse_origins()
     }
 
-    /// Refuses a request with the origin of another site.
-    fn refuse_origins(&self) -> Option<Answer> {
-        let own = self.header("host").map(|host| format!("http://{host}"));
-        let is_own = !self.has("origin") || (own.is_some() && self.header("origin") == own.as_deref());
+    /// Refuses a request with the origin of another site. A proxy may have added TLS.
+    pub fn refuse_origins(&self) -> Option<Answer> {
+        let origin = self.header("origin").and_then(|origin| origin.split_once("://"));
+        let is_own = !self.has("origin") || origin.is_some_and(|(_, host)| self.header("host") == Some(host));
         (!is_own).then(|| Answer::plain("403 Forbidden", "pages of other sites are not answered\n"))
     }
 
@@ -79,11 +188,15 @@ impl Request {
     /// bytes are equal.
     pub fn has_token(&self, token: &str) -> bool {
         let given = self.header("authorization").unwrap_or_default();
-        let given = given.strip_prefix("Bearer ").unwrap_or_default().as_bytes();
-        let differences = given.iter().zip(token.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
-        // Without the black box, the optimizer could end the loop at the first difference.
-        given.len() == token.len() && std::hint::black_box(differences) == 0
+        is_same(given.strip_prefix("Bearer ").unwrap_or_default(), token)
     }
+}
+
+/// Returns true if two secrets are equal. The duration does not depend on which bytes are equal.
+pub fn is_same(given: &str, secret: &str) -> bool {
+    let differences = given.bytes().zip(secret.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+    // Without the black box, the optimizer could end the loop at the first difference.
+    given.len() == secret.len() && std::hint::black_box(differences) == 0
 }
 
 /// Connections whose requests have not arrived, the oldest first, and the number of the next.
@@ -93,14 +206,36 @@ struct Waiting {
     next: u64,
 }
 
+/// Listens for connections.
+pub fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| cannot_listen(address, error))
+}
+
+fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
+    let fix = match error.kind() {
+        ErrorKind::AddrInUse => Some(format!(
+            "give another port with --listen, or end the command that listens there: ss -ltnp 'sport = :{}'",
+            address.port()
+        )),
+        ErrorKind::AddrNotAvailable => Some("give an address of this machine with --listen: ip address".to_owned()),
+        ErrorKind::PermissionDenied => Some("give a port above 1023 with --listen, or run as root".to_owned()),
+        _ => None,
+    };
+    let error = Error::os(format!("cannot listen on {address}"), error);
+    match fix {
+        Some(fix) => error.fix(fix),
+        None => error,
+    }
+}
+
 /// Answers requests as long as the listener lives.
-pub fn serve(listener: &TcpListener, answer: &(dyn Fn(&Request) -> Answer + Sync)) {
+pub fn serve(listener: &TcpListener, answer: &(dyn Fn(&Request, &Client) -> Answer + Sync)) {
     let waiting = Mutex::new(Waiting::default());
     let answering = AtomicUsize::new(0);
     let answering = &answering;
     let locked = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
-        for mut connection in listener.incoming().flatten() {
+        for connection in listener.incoming().flatten() {
             let Ok(copy) = connection.try_clone() else {
                 continue;
             };
@@ -118,17 +253,18 @@ pub fn serve(listener: &TcpListener, answer: &(dyn Fn(&Request) -> Answer + Sync
             };
             let locked = &locked;
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
-                let request = read(&mut connection);
+                let client = Client(Arc::new(connection));
+                let request = read(&client.0);
                 locked().connections.retain(|(one, _)| *one != number);
                 let is_busy = answering.fetch_add(1, Ordering::Relaxed) >= AT_ONCE;
                 match request {
                     Ok(_) if is_busy => {
                         let why = "too many requests at once\n";
-                        send(connection, &Answer::plain("503 Service Unavailable", why));
+                        let _ = send(&client.0, Answer::plain("503 Service Unavailable", why));
                     }
-                    Ok(request) => send(connection, &answer(&request)),
-                    Err(Some(refusal)) => send(connection, &refusal),
                     // A client that disconnects is not an error.
+                    Ok(request) => drop(send(&client.0, answer(&request, &client))),
+                    Err(Some(refusal)) => drop(send(&client.0, refusal)),
                     Err(None) => {}
                 }
                 answering.fetch_sub(1, Ordering::Relaxed);
@@ -140,27 +276,26 @@ pub fn serve(listener: &TcpListener, answer: &(dyn Fn(&Request) -> Answer + Sync
     });
 }
 
-fn send(mut connection: TcpStream, answer: &Answer) {
-    let Answer { status, kind, body } = answer;
-    if connection.set_write_timeout(Some(PATIENCE)).is_err() {
-        return;
+fn send(mut connection: &TcpStream, answer: Answer) -> io::Result<()> {
+    let head = answer.head();
+    connection.set_write_timeout(Some(PATIENCE))?;
+    connection.write_all(head.as_bytes())?;
+    match answer.body {
+        Body::Text(text) => connection.write_all(text.as_bytes()),
+        Body::Stream(source) => {
+            connection.set_write_timeout(Some(STREAM_PATIENCE))?;
+            source(&mut Chunked(connection))?;
+            connection.write_all(b"0\r\n\r\n")
+        }
     }
-    let allow = if status.starts_with("401") { "WWW-Authenticate: Bearer\r\n" } else { "" };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n{allow}\
-         Content-Security-Policy: default-src 'self' 'unsafe-inline'\r\nX-Content-Type-Options: nosniff\r\n\
-         Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body.as_bytes()));
 }
 
 /// Reads a request. The error is the answer to a request that cannot be read; `None` if the client gets no answer.
-fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
+fn read(mut connection: &TcpStream) -> std::result::Result<Request, Option<Answer>> {
     let from = connection.peer_addr().map_err(|_| None::<Answer>)?.ip();
     let deadline = Instant::now() + PATIENCE;
     let mut bytes = Vec::new();
-    let mut more = |bytes: &mut Vec<u8>| -> Result<(), Option<Answer>> {
+    let mut more = |bytes: &mut Vec<u8>| -> std::result::Result<(), Option<Answer>> {
         // The deadline covers the whole request: a byte a second does not prolong it.
         let left = deadline.checked_duration_since(Instant::now()).ok_or(None::<Answer>)?.max(Duration::from_millis(1));
         connection.set_read_timeout(Some(left)).map_err(|_| None::<Answer>)?;
@@ -207,7 +342,7 @@ fn parse(head: &[u8], from: IpAddr) -> Request {
 }
 
 /// Returns the length of a request's body.
-fn length(request: &Request) -> Result<usize, Answer> {
+fn length(request: &Request) -> std::result::Result<usize, Answer> {
     if request.has("transfer-encoding") {
         return Err(Answer::plain("411 Length Required", "send a Content-Length\n"));
     }
@@ -299,13 +434,58 @@ mod tests {
         assert_eq!(of("Transfer-Encoding: chunked"), Err("411 Length Required"));
     }
 
-    #[test]
-    fn idle_clients_keep_nobody_out() {
+    /// Serves answers, and returns the address.
+    fn served(answer: impl Fn(&Request, &Client) -> Answer + Send + Sync + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        std::thread::spawn(move || {
-            serve(&listener, &|request| Answer::plain("200 OK", &request.target));
+        std::thread::spawn(move || serve(&listener, &answer));
+        address
+    }
+
+    #[test]
+    fn interrupted_stream_has_no_end() {
+        let address = served(|request, _| {
+            let is_whole = request.target == "/whole";
+            let source = move |out: &mut dyn Write| {
+                out.write_all(b"one").and_then(|()| out.write_all(b"two"))?;
+                if is_whole { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
+            };
+            Answer::new("200 OK", "text/plain", Body::Stream(Box::new(source)))
         });
+        for (target, expected) in
+            [("/whole", "3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"), ("/cut", "3\r\none\r\n3\r\ntwo\r\n")]
+        {
+            let mut client = TcpStream::connect(address).expect("it listens");
+            client.write_all(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes()).expect("it is read");
+            let mut said = String::new();
+            client.read_to_string(&mut said).expect("an answer");
+            assert_eq!(said.split_once("\r\n\r\n").map(|(_, body)| body), Some(expected));
+        }
+    }
+
+    #[test]
+    fn client_that_closes_is_gone() {
+        let (sender, gone) = std::sync::mpsc::channel();
+        let sender = Mutex::new(sender);
+        let address = served(move |_, client| {
+            let sender = sender.lock().expect("a sender");
+            sender.send(client.is_gone()).expect("it waits");
+            while !client.is_gone() {
+                std::thread::yield_now();
+            }
+            sender.send(true).expect("it waits");
+            Answer::plain("200 OK", "")
+        });
+        let mut client = TcpStream::connect(address).expect("it listens");
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it is read");
+        assert_eq!(gone.recv(), Ok(false));
+        drop(client);
+        assert_eq!(gone.recv(), Ok(true));
+    }
+
+    #[test]
+    fn idle_clients_keep_nobody_out() {
+        let address = served(|request, _| Answer::plain("200 OK", &request.target));
         let idle: Vec<TcpStream> = (0..3 * WAITING).map(|_| TcpStream::connect(address).expect("it listens")).collect();
         let mut client = TcpStream::connect(address).expect("it listens");
         client.write_all(b"GET /here HTTP/1.1\r\n\r\n").expect("it is read");

@@ -1,5 +1,6 @@
 //! Arguments about the connection to NATS.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use trawl_sys::{Error, Result};
@@ -35,6 +36,20 @@ fn contents(path: Option<&Path>) -> Result<Option<String>> {
 }
 
 impl BusArgs {
+    /// Returns the options as they were typed, for another process of trawl's.
+    pub fn typed(&self) -> Vec<OsString> {
+        let Self { nkey, creds, tls_cert, tls_key, tls_ca } = self;
+        let files = [
+            ("--nkey", nkey),
+            ("--creds", creds),
+            ("--tls-cert", tls_cert),
+            ("--tls-key", tls_key),
+            ("--tls-ca", tls_ca),
+        ];
+        let given = files.into_iter().filter_map(|(name, file)| Some([name.into(), file.clone()?.into_os_string()]));
+        given.flatten().collect()
+    }
+
     /// Reads the credential files.
     pub fn config(&self, url: &str, name: &str, operators: &[String]) -> Result<Config> {
         check_name(name)?;

@@ -1,6 +1,7 @@
 //! Connections to hosts that keep packets: through NATS, where agents answer, or by ssh.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, ExitCode, Stdio};
 
@@ -29,6 +30,13 @@ pub struct HostsArgs {
 }
 
 impl HostsArgs {
+    /// Returns the options as they were typed, for another process of trawl's.
+    pub fn typed(&self) -> Vec<OsString> {
+        let Self { hosts, ssh, bus } = self;
+        let hosts = hosts.iter().flat_map(|hosts| ["--hosts", hosts, "--ssh", ssh]);
+        hosts.map(OsString::from).chain(bus.typed()).collect()
+    }
+
     pub fn open(&self) -> Result<Option<Box<dyn Hosts>>> {
         Ok(match self.hosts.as_deref() {
             None => None,

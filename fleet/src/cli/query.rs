@@ -29,13 +29,15 @@ use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Pa
 /// `sightings` a row for each conversation at each place. docs/internals/store.md describes the columns. The number of
 /// packets that the answer does not cover is printed first, on standard error.
 ///
+/// With SQL, --filter and the other options select the rows that the tables have.
+///
 /// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does. If packets are missing in the
 /// store, the others are shown or written, and the exit status is 1.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("write", |arg| arg.long("packets").visible_alias("write")))]
 pub struct Args {
     /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
-    #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows", "incident"], conflicts_with_all = ["filter", "flows", "incident", "from", "to", "host", "interface"])]
+    #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows", "incident"], conflicts_with_all = ["flows", "count"])]
     sql: Option<String>,
     /// Show the packets that match this expression, in tcpdump's syntax
     #[arg(long, value_name = "EXPRESSION")]
@@ -196,24 +198,15 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     args.saving.refuse_once()?;
-    let is_table = args.filter.is_none() && args.saving.write.is_empty();
+    let is_table = (args.sql.is_some() || args.filter.is_none()) && args.saving.write.is_empty();
     if let Some(option) = args.saving.for_packets().filter(|_| is_table || args.flows) {
         return Err(Error::usage(format!("cannot use {option}"), "the answer is a table, and has no packets")
             .fix("write packets with --packets FILE, or show them with --filter EXPRESSION"));
     }
     args.store.limit()?;
     match (&args.sql, &args.filter) {
-        (_, filter) if args.flows => {
-            let Subject { scope, mut conditions, incident } = args.subject()?;
-            incident.iter().for_each(incident::say_missing);
-            conditions.ask_index(filter.as_deref().unwrap_or_default())?;
-            table(args, &scope, &conditions, "SELECT * FROM flows ORDER BY first")?;
-            Ok(ExitCode::SUCCESS)
-        }
-        (Some(sql), _) if args.saving.write.is_empty() => {
-            table(args, &Scope::default(), &Conditions::default(), sql)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        _ if args.flows => table(args, "SELECT * FROM flows ORDER BY first"),
+        (Some(sql), _) if args.saving.write.is_empty() => table(args, sql),
         (None, None) if args.saving.write.is_empty() => {
             let subject = args.subject()?;
             let (Some(id), Some(incident)) = (&args.incident, &subject.incident) else {
@@ -231,18 +224,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Result<()> {
-    let (_, contents) = args.store.open(scope)?;
-    let covered = coverage(&contents.runs, scope);
+fn table(args: &Args, sql: &str) -> Result<ExitCode> {
+    let Subject { scope, mut conditions, incident } = args.subject()?;
+    incident.iter().for_each(incident::say_missing);
+    conditions.ask_index(args.filter.as_deref().unwrap_or_default())?;
+    let (_, contents) = args.store.open(&scope)?;
+    let covered = coverage(&contents.runs, &scope);
     let form = match args {
         Args { json: true, .. } => Form::Json,
         Args { csv: true, .. } => Form::Csv,
         _ => Form::Table,
     };
-    let answer = Answer::to(&args.store.question(contents.files, conditions, sql, form))?;
+    let answer = Answer::to(&args.store.question(contents.files, &conditions, sql, form))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
-        return answer.write(terminal::write_to_reader);
+        answer.write(terminal::write_to_reader)?;
+        return Ok(ExitCode::SUCCESS);
     }
     // The rows are written as they are found: there may be millions.
     let covered = serde_json::to_string(&covered).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
@@ -250,7 +247,7 @@ fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Resu
     write(&format!("{{\"coverage\":{covered},\"rows\":"))?;
     answer.write(write)?;
     write("}\n")?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {

@@ -13,7 +13,7 @@ use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, memory, units};
 use trawl_view::text::count;
 
-use super::{hosts, query, trace};
+use super::{hosts, query, serve, trace};
 use trawl_store::{
     self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
 };
@@ -36,6 +36,7 @@ enum Command {
     Index(Index),
     Query(Box<query::Args>),
     Trace(trace::Args),
+    Serve(serve::Args),
     #[command(hide = true)]
     Answer(hosts::Answer),
 }
@@ -110,6 +111,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Index(args) => index(&args),
         Command::Query(args) => query::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Answer(args) => hosts::answer(&args),
     }
 }

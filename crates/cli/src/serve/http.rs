@@ -19,17 +19,17 @@ pub(super) fn answer(request: &Request, figures: &dyn Fn() -> Result<Figures>, p
     }
     let answer = |make: fn(&Figures) -> Option<String>, kind| match figures() {
         Ok(figures) => match make(&figures) {
-            Some(body) => Answer { status: "200 OK", kind, body },
+            Some(body) => Answer::new("200 OK", kind, body),
             None => plain("500 Internal Server Error", "the figures cannot be shown\n"),
         },
         Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
     };
     match request.target.split('?').next().unwrap_or("") {
-        "/" => Answer { status: "200 OK", kind: "text/html", body: PAGE.to_owned() },
+        "/" => Answer::new("200 OK", "text/html", PAGE),
         "/metrics" => answer(|figures| Some(metrics::text(figures)), "text/plain; version=0.0.4"),
         "/figures.json" => answer(|figures| serde_json::to_string(figures).ok(), "application/json"),
         "/history.json" => match serde_json::to_string(&plots()) {
-            Ok(body) => Answer { status: "200 OK", kind: "application/json", body },
+            Ok(body) => Answer::new("200 OK", "application/json", body),
             Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
         },
         _ => plain("404 Not Found", "the pages are /, /metrics, /figures.json and /history.json\n"),

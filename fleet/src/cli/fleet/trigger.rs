@@ -4,7 +4,7 @@ mod alarm;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -371,12 +371,12 @@ impl Trigger {
             let why = "anyone who reaches the address could trigger incidents";
             return Err(Error::usage(what, why).fix("name a file with a token: --token FILE"));
         }
-        let listener = TcpListener::bind(address).map_err(|e| Error::os(what.clone(), e))?;
+        let listener = http::listen(address)?;
         let address = listener.local_addr().map_err(|e| Error::os(what, e))?;
         let (sender, requests) = mpsc::channel();
         let wake = wake.clone();
         thread::spawn(move || {
-            http::serve(&listener, &|request| {
+            http::serve(&listener, &|request, _| {
                 if let Err(refusal) = check(request, token.as_deref()) {
                     return refusal;
                 }

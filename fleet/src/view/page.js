@@ -1,0 +1,523 @@
+// The page about a store. Its state is in the fragment of its address, so that links can be shared, and the back button
+// works. Text from packets and hosts becomes text nodes only.
+"use strict";
+
+const VIEWS = { hosts: "Hosts", conversations: "Conversations", packets: "Packets", sql: "SQL", incidents: "Incidents", drops: "Drops" };
+const SELECTION = ["from", "to", "host", "filter"];
+const ROWS = 100;
+const find = selector => document.querySelector(selector);
+const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/* The page's state. */
+
+let state = new URLSearchParams();
+const get = name => state.get(name) ?? "";
+const view = () => (get("view") in VIEWS ? get("view") : "hosts");
+
+/** Returns the address of a state: this one with some changes. */
+function address(changes) {
+  const next = new URLSearchParams(state);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === "" || value === undefined || value === null) next.delete(name);
+    else next.set(name, value);
+  }
+  return `#${next}`;
+}
+
+function go(changes) {
+  const next = address(changes);
+  if (next === location.hash || (next === "#" && !location.hash)) show();
+  else location.hash = next;
+}
+
+/* Elements. */
+
+function make(name, attributes = {}, ...children) {
+  const svg = ["svg", "rect", "line", "text", "title"].includes(name);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter(child => child !== undefined && child !== null));
+  return element;
+}
+
+const link = (text, changes) => make("a", { href: address(changes) }, text);
+const plural = (number, word) => `${count.format(number)} ${word}${number === 1 ? "" : "s"}`;
+
+function say(text, isError = false) {
+  find("#state").textContent = text;
+  find("#state").classList.toggle("error", isError);
+}
+
+function remark(remarks) {
+  find("#remarks").replaceChildren(...remarks.map(text => make("li", {}, text)));
+}
+
+/* Questions to the server. A new view ends the questions of the last one. */
+
+let asking = new AbortController();
+
+class Refused extends Error {}
+
+async function ask(path, parameters) {
+  const response = await fetch(`${path}?${parameters ?? ""}`, { signal: asking.signal });
+  if (response.status === 401) {
+    logIn();
+    throw new Refused("");
+  }
+  if (!response.ok) throw new Refused((await response.text()).trim() || response.statusText);
+  return response.json();
+}
+
+/** Returns the parameters of a question about the selected packets. */
+function selected(more = {}) {
+  const parameters = new URLSearchParams();
+  const incident = get("incident");
+  for (const name of SELECTION) {
+    if (get(name) && !(incident && name !== "filter")) parameters.set(name, get(name));
+  }
+  if (incident) parameters.set("incident", incident);
+  for (const [name, value] of Object.entries(more)) parameters.set(name, value);
+  return parameters;
+}
+
+const rows = (sql, limit) => ask("api/rows", selected({ sql, count: limit }));
+
+/** Shows how long an answer takes, then the answer or the reason why there is none. */
+async function answering(work) {
+  const began = performance.now();
+  const seconds = () => ((performance.now() - began) / 1000).toFixed(1);
+  const own = asking;
+  say("asking …");
+  const timer = setInterval(() => say(`asking … ${seconds()} s`), 500);
+  try {
+    const text = await work();
+    if (own === asking) say(text ? `${text} (${seconds()} s)` : "");
+  } catch (error) {
+    if (own === asking) say(error instanceof Refused ? error.message : `no answer: ${error.message}`, true);
+  } finally {
+    clearInterval(timer);
+  }
+}
+
+/* Tables. */
+
+const isNumber = text => /^-?\d+(\.\d+)?$/.test(text);
+const NAMES = ["sport", "dport", "protocol", "flow", "hash", "tcp_seq", "time_ns", "frame", "offset", "chunk", "pid", "vlan", "vni", "ethertype"];
+
+/** Returns a table. `sorted` has the column and the direction, and makes the heads buttons; `first` adds a cell. */
+function table(columns, rows, { sorted, first } = {}) {
+  if (!rows.length && !sorted) return make("p", {}, "none");
+  const shown = columns.map((name, at) => ({ name, at })).filter(({ at }) => !sorted || rows.some(row => row[at] !== ""));
+  const numeric = new Set(shown.filter(({ at }) => rows.length && rows.every(row => row[at] === "" || isNumber(row[at]))).map(({ at }) => at));
+  const head = ({ name, at }) => {
+    if (!sorted) return make("th", { class: numeric.has(at) ? "number" : undefined, scope: "col" }, name);
+    const order = sorted.column === name ? (sorted.descends ? "descending" : "ascending") : undefined;
+    const turn = () => go({ sort: name, order: order === "descending" ? "asc" : "desc", page: "" });
+    const arrow = order ? (sorted.descends ? " ▾" : " ▴") : "";
+    return make("th", { class: numeric.has(at) ? "number" : undefined, scope: "col", "aria-sort": order },
+      make("button", { type: "button", onclick: turn }, name.replaceAll("_", " ") + arrow));
+  };
+  const cell = (row, { name, at }) => {
+    const text = row[at].replace(/^(\d{4}-\d\d-\d\d)T([\d:.]+)Z$/, "$1 $2");
+    const isCount = numeric.has(at) && !NAMES.includes(name) && /^-?\d{1,15}$/.test(text);
+    const kind = [numeric.has(at) ? "number" : "", text.length > 40 ? "long" : ""].join(" ").trim();
+    return make("td", { class: kind || undefined, title: text.length > 40 ? text : undefined }, isCount ? count.format(Number(text)) : text);
+  };
+  const body = rows.map(row => make("tr", {}, first && make("td", {}, first(row)), ...shown.map(one => cell(row, one))));
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answer" },
+    make("table", {}, make("thead", {}, make("tr", {}, first && make("th"), ...shown.map(head))), make("tbody", {}, ...body)));
+}
+
+/* Hosts. */
+
+/** Returns nanoseconds as milliseconds. */
+const ms = ns => ns / 1e6;
+const date = time => new Date(time).toISOString().replace("T", " ").replace(/\.\d+Z$/, "");
+const bytes = size => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const step = size ? Math.min(Math.floor(Math.log2(size) / 10), units.length - 1) : 0;
+  return `${(size / 1024 ** step).toFixed(step ? 1 : 0)} ${units[step]}`;
+};
+
+/** Returns the hosts of a listing, the ones with problems first. */
+function hostsOf(listing) {
+  const hosts = new Map();
+  const host = name => {
+    if (!hosts.has(name)) hosts.set(name, { name, runs: [], pauses: [], lost: 0, unknown: 0, evicted: 0, spooled: 0, recorded: 0, gaps: 0 });
+    return hosts.get(name);
+  };
+  for (const run of listing.captures) {
+    const own = host(run.host);
+    own.runs.push(run);
+    own.recorded += run.recorded;
+    own.unknown += run.unknown;
+    own.evicted += run.evicted - run.pruned;
+    own.spooled += run.spooled;
+    own.gaps += run.gaps.length;
+    own.lost += Object.values(run.lost).reduce((sum, one) => sum + one, 0);
+  }
+  for (const pause of listing.not_recording) host(pause.host).pauses.push(pause);
+  for (const own of hosts.values()) Object.assign(own, health(own));
+  return [...hosts.values()].sort((one, other) => other.level - one.level || one.name.localeCompare(other.name));
+}
+
+function health(host) {
+  const bad = [], warn = [];
+  if (host.pauses.some(pause => pause.to_ns === null)) bad.push("not recording");
+  if (host.unknown || host.gaps) bad.push(`${plural(host.unknown, "packet")} unknown`);
+  const past = host.pauses.filter(pause => pause.to_ns !== null).length;
+  if (past) warn.push(plural(past, "pause"));
+  if (host.lost) warn.push(`${count.format(host.lost)} lost`);
+  if (host.evicted) warn.push(`${count.format(host.evicted)} evicted`);
+  if (host.spooled) warn.push(`${count.format(host.spooled)} in the spool`);
+  const open = host.runs.some(run => run.ended === null);
+  const text = [...bad, ...warn].join(", ") || (open ? "recording, or killed" : "ended");
+  return { level: bad.length ? 2 : warn.length ? 1 : 0, text };
+}
+
+/** Returns the start and the end of a run in milliseconds. */
+function spanOf(run, now) {
+  const from = ms(Math.min(run.began_ns ?? Infinity, run.first_ns ?? Infinity));
+  const to = Math.max(ms(run.last_ns ?? 0), from);
+  return [from, run.ended === null && run.last_ns === null ? Math.min(now, from) : to];
+}
+
+const WIDTH = 1000;
+
+function timeline(host, [from, to], now) {
+  const x = time => Math.max(0, Math.min(WIDTH, (time - from) / (to - from) * WIDTH));
+  const picture = make("svg", { class: "line", viewBox: `0 0 ${WIDTH} 16`, preserveAspectRatio: "none", role: "img", "aria-label": `${host.name}: ${host.text}` });
+  const draw = (kind, [begin, end], title, [top, height]) => {
+    if (end < from || begin > to) return;
+    const left = Math.min(x(begin), WIDTH - 2);
+    picture.append(make("rect", { class: kind, x: left, width: Math.max(2, x(end) - left), y: top, height }, make("title", {}, title)));
+  };
+  for (const run of host.runs) {
+    const span = spanOf(run, now);
+    if (!Number.isFinite(span[0])) continue;
+    const end = run.ended === null ? "no end record" : `ended: ${run.ended}`;
+    draw(run.ended === null ? "run open" : "run", span, `${run.capture}: ${date(span[0])} to ${date(span[1])}, ${plural(run.recorded, "packet")}, ${end}`, [3, 10]);
+    if (run.gaps.length || run.unknown) draw("gap", span, `${run.capture}: ${plural(run.unknown, "packet")} unknown`, [13, 3]);
+  }
+  for (const pause of host.pauses) {
+    const span = [ms(pause.from_ns), pause.to_ns === null ? now : ms(pause.to_ns)];
+    draw("pause", span, `${pause.capture}: nothing recorded from ${date(span[0])} ${pause.to_ns === null ? "on" : `to ${date(span[1])}`}`, [0, 16]);
+  }
+  return picture;
+}
+
+function axis([from, to]) {
+  const picture = make("svg", { class: "line axis", role: "presentation" });
+  const long = to - from > 86_400_000;
+  [0, 25, 50, 75, 100].forEach((part, at) => {
+    const text = date(from + (to - from) * part / 100);
+    picture.append(make("line", { x1: `${part}%`, x2: `${part}%`, y1: 0, y2: 4 }));
+    if (at % 2 === 0) {
+      picture.append(make("text", { x: `${part}%`, y: 15, "text-anchor": ["start", "", "middle", "", "end"][at] }, long ? text.slice(0, 16) : text.slice(5)));
+    }
+  });
+  return picture;
+}
+
+const key = (kind, text) => make("span", {}, make("svg", { viewBox: "0 0 1 1" }, make("rect", { class: kind, width: 1, height: 1 })), text);
+const figure = (text, label, kind) => make("div", {}, make("b", { class: kind }, text), make("span", {}, label));
+
+let listing = null;
+
+async function list() {
+  listing = await ask("api/store");
+  const names = [...new Set(listing.captures.map(run => run.host))].sort();
+  find("#hosts").replaceChildren(...names.slice(0, 5000).map(name => make("option", { value: name })));
+  return listing;
+}
+
+async function showHosts(main) {
+  const { captures, total } = await list();
+  const now = Date.now();
+  const all = hostsOf(listing);
+  const size = captures.reduce((sum, run) => sum + run.bytes, 0);
+  const bad = all.filter(host => host.level > 0).length;
+  const spans = captures.map(run => spanOf(run, now)).filter(([from]) => Number.isFinite(from));
+  const open = listing.not_recording.some(pause => pause.to_ns === null);
+  const range = [spans.reduce((least, [from]) => Math.min(least, from), Infinity), spans.reduce((most, [, to]) => Math.max(most, to), open ? now : 0)];
+  if (range[1] - range[0] < 1000) range[1] = range[0] + 1000;
+  const lists = make("div");
+  const filter = make("input", { type: "search", "aria-label": "Names of hosts that are shown", placeholder: "names of hosts", value: get("names") });
+  const fill = () => {
+    const shown = all.filter(host => host.name.includes(filter.value));
+    lists.replaceChildren(...shown.map(host => make("div", { class: "host" },
+      link(host.name, { view: "packets", host: host.name }),
+      timeline(host, range, now),
+      make("span", {}, make("span", { class: ["good", "warn", "bad"][host.level] }, host.text), ` · ${plural(host.recorded, "packet")}`))));
+  };
+  filter.addEventListener("input", fill);
+  filter.addEventListener("change", () => history.replaceState(null, "", address({ names: filter.value })));
+  fill();
+  main.append(
+    make("div", { class: "figures" },
+      figure(count.format(all.length), "hosts"),
+      figure(count.format(bad), "with remarks", bad ? "warn" : "good"),
+      figure(count.format(total.recorded), "packets recorded"),
+      figure(count.format(total.stored), "in the store"),
+      figure(count.format(total.on_host), "on their hosts"),
+      figure(count.format(total.spooled), "in the spool"),
+      figure(count.format(total.evicted), "evicted"),
+      figure(count.format(total.unknown), "unknown", total.unknown ? "bad" : undefined),
+      figure(bytes(size), "size of the packets")),
+    make("div", { class: "bar" }, filter,
+      make("div", { class: "keys" }, key("run", "recorded"), key("run open", "no end record"), key("pause", "nothing recorded"), key("gap", "packets unknown"), make("span", {}, "times are UTC"))));
+  if (all.length) main.append(make("div", { class: "host" }, make("span"), axis(range), make("span")), lists);
+  return `${plural(all.length, "host")}, ${plural(captures.length, "run")}`;
+}
+
+/* Conversations. */
+
+const quoted = name => `"${name.replaceAll('"', '""')}"`;
+
+/** Returns a filter for the packets of a row with addresses, ports and a protocol. */
+function filterOf(row) {
+  const parts = [];
+  const protocol = { 6: "tcp", 17: "udp", 132: "sctp", 1: "icmp", 58: "icmp6" }[row.protocol];
+  if (protocol) parts.push(protocol);
+  for (const name of ["src", "dst"]) if (row[name]) parts.push(`host ${row[name]}`);
+  if ([6, 17, 132].includes(Number(row.protocol))) for (const name of ["sport", "dport"]) if (row[name]) parts.push(`port ${row[name]}`);
+  return [...new Set(parts)].join(" and ");
+}
+
+/** Returns the selection of a conversation's packets. */
+function packetsOf(row) {
+  const seconds = text => Date.parse(text) / 1000;
+  const changes = { view: "packets", filter: filterOf(row), sort: "", order: "", page: "", where: "" };
+  if (row.host) changes.host = row.host;
+  if (row.first && row.last && !get("incident")) {
+    changes.from = String(Math.floor(seconds(row.first)));
+    changes.to = String(Math.ceil(seconds(row.last) + 0.001));
+  }
+  return changes;
+}
+
+async function showConversations(main) {
+  const where = make("input", { name: "where", placeholder: "bytes > 1000000 AND dport = 443", value: get("where"), spellcheck: "false", autocomplete: "off" });
+  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ where: where.value, page: "" }); } },
+    make("label", { class: "wide" }, "Condition in SQL on the columns", where), make("button", {}, "Apply")));
+  const page = Math.max(1, Number(get("page")) || 1);
+  const column = get("sort") || "bytes";
+  const descends = get("order") !== "asc";
+  const condition = get("where") ? ` WHERE (${get("where")}\n)` : "";
+  const sql = `SELECT * FROM flows${condition} ORDER BY ${quoted(column)} ${descends ? "DESC" : "ASC"} NULLS LAST, first, flow LIMIT ${ROWS + 1} OFFSET ${(page - 1) * ROWS}`;
+  const answer = await rows(sql, ROWS);
+  remark(answer.remarks);
+  const named = row => Object.fromEntries(answer.columns.map((name, at) => [name, row[at]]));
+  const step = (text, to, possible) => make("button", { type: "button", disabled: !possible, onclick: () => go({ page: to > 1 ? to : "" }) }, text);
+  const pages = () => make("div", { class: "bar" }, step("Previous", page - 1, page > 1), make("span", {}, `page ${page}`), step("Next", page + 1, answer.more));
+  main.append(pages(), table(answer.columns, answer.rows, { sorted: { column, descends }, first: row => link("packets", packetsOf(named(row))) }), pages());
+  const from = (page - 1) * ROWS;
+  return answer.rows.length ? `conversations ${count.format(from + 1)} to ${count.format(from + answer.rows.length)}${answer.more ? ", there are more" : ""}` : "no conversations";
+}
+
+/* Packets. */
+
+async function showPackets(main) {
+  const most = Number(get("count")) || 500;
+  const file = new URLSearchParams(selected());
+  const box = (name, text) => make("label", { class: "box" }, make("input", { type: "checkbox", checked: get(name) === "1", onchange: event => go({ [name]: event.target.checked ? "1" : "" }) }), text);
+  const counts = make("select", { "aria-label": "Packets shown", onchange: event => go({ count: event.target.value }) },
+    ...[100, 500, 2000, 10000].map(number => make("option", { value: number, selected: number === most }, `${count.format(number)} packets`)));
+  main.append(make("div", { class: "bar" }, counts, box("verbose", "details"), box("bytes", "bytes"),
+    make("a", { class: "button", href: `packets.pcapng?${file}`, download: "packets.pcapng" }, "Download all as pcapng")));
+  const more = { count: most };
+  for (const name of ["verbose", "bytes"]) if (get(name) === "1") more[name] = "1";
+  const answer = await ask("api/lines", selected(more));
+  remark(answer.remarks);
+  main.append(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Packets" }, make("pre", {}, answer.lines.join("\n"))));
+  const packets = answer.lines.filter(line => !/^\s/.test(line)).length;
+  const cut = answer.more || packets >= most ? ", the first ones: select a shorter time, or download all" : "";
+  return packets ? `${plural(packets, "packet")}${cut}` : "no packets";
+}
+
+/* SQL. */
+
+const EXAMPLES = {
+  "Hosts that send most": "SELECT host, src, count(*) AS packets, sum(length) AS bytes\nFROM packets GROUP BY host, src ORDER BY bytes DESC LIMIT 20",
+  "Names in TLS and DNS": "SELECT coalesce(tls_server_name, dns_name) AS name, count(*) AS packets\nFROM packets WHERE coalesce(tls_server_name, dns_name) IS NOT NULL\nGROUP BY name ORDER BY packets DESC LIMIT 50",
+  "Resets and retransmissions": "SELECT host, src, dst, dport, count(*) FILTER (WHERE reset) AS resets, count(*) FILTER (WHERE retransmission) AS resent\nFROM packets WHERE reset OR retransmission\nGROUP BY host, src, dst, dport ORDER BY resets + resent DESC LIMIT 50",
+  "Packets each minute": "SELECT date_trunc('minute', time) AS minute, count(*) AS packets, sum(length) AS bytes\nFROM packets GROUP BY minute ORDER BY minute",
+};
+const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "DISTINCT", "COUNT(*)", "SUM(", "AVG(", "MIN(", "MAX(", "BETWEEN", "IS NOT NULL", "in_net(src, '10.0.0.0/8')", "date_trunc('minute', time)", "packets", "flows"];
+let columns = null;
+
+/** Returns the words that complete a query. */
+async function words() {
+  const of = async name => (await ask("api/rows", new URLSearchParams({ sql: `SELECT * FROM ${name} LIMIT 0`, count: 1 }))).columns;
+  columns ??= [...new Set([...await of("packets"), ...await of("flows")])];
+  return [...columns, ...KEYWORDS];
+}
+
+/** Offers words while a query is typed: arrows choose, Tab or Enter accepts, Escape closes. */
+function complete(area, offered) {
+  let found = [], chosen = 0, all = [];
+  const typed = () => /[\w]*$/.exec(area.value.slice(0, area.selectionStart))[0];
+  const close = () => { offered.hidden = true; area.removeAttribute("aria-activedescendant"); };
+  const draw = () => {
+    offered.hidden = !found.length;
+    offered.replaceChildren(...found.map((word, at) => make("li", { id: `word${at}`, role: "option", "aria-selected": String(at === chosen), onmousedown: event => { event.preventDefault(); accept(at); } }, word)));
+    if (found.length) {
+      area.setAttribute("aria-activedescendant", `word${chosen}`);
+      offered.children[chosen].scrollIntoView({ block: "nearest" });
+    }
+  };
+  const accept = at => {
+    const word = typed();
+    area.setRangeText(found[at], area.selectionStart - word.length, area.selectionStart, "end");
+    close();
+  };
+  area.addEventListener("input", () => {
+    const word = typed().toLowerCase();
+    found = word ? all.filter(one => one.toLowerCase().startsWith(word) && one.toLowerCase() !== word).slice(0, 12) : [];
+    chosen = 0;
+    draw();
+  });
+  area.addEventListener("blur", close);
+  area.addEventListener("keydown", event => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return area.form.requestSubmit();
+    if (offered.hidden) return;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) { chosen = (chosen + step + found.length) % found.length; draw(); }
+    else if (event.key === "Enter" || event.key === "Tab") accept(chosen);
+    else if (event.key === "Escape") close();
+    else return;
+    event.preventDefault();
+  });
+  return fresh => { all = fresh; };
+}
+
+async function showSql(main) {
+  const area = make("textarea", { id: "sql", spellcheck: "false", "aria-label": "Query in SQL", "aria-controls": "words", placeholder: "SELECT host, src, count(*) FROM packets GROUP BY ALL" });
+  area.value = get("sql");
+  const offered = make("ul", { id: "words", role: "listbox", hidden: true });
+  const examples = make("select", { "aria-label": "Examples", onchange: event => { if (event.target.value) go({ sql: EXAMPLES[event.target.value] }); } },
+    make("option", { value: "" }, "Examples"), ...Object.keys(EXAMPLES).map(name => make("option", {}, name)));
+  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ sql: area.value }); } },
+    make("div", { class: "editor" }, area, offered), make("button", {}, "Run"), make("span", { class: "keys" }, "Ctrl+Enter runs; the selection above applies to the tables packets and flows"), examples));
+  const offer = complete(area, offered);
+  const learned = words().then(offer, () => {});
+  if (!get("sql").trim()) { area.focus(); await learned; return ""; }
+  const answer = await rows(get("sql"), 1000);
+  remark(answer.remarks);
+  const located = ["chunk", "frame", "offset", "time_ns"].every(name => answer.columns.includes(name));
+  if (located) main.append(make("div", { class: "bar" }, make("a", { class: "button", href: `packets.pcapng?${selected({ sql: get("sql") })}`, download: "packets.pcapng" }, "Download these packets as pcapng")));
+  main.append(table(answer.columns, answer.rows));
+  return answer.more ? `the first ${plural(answer.rows.length, "row")}: aggregate, or add a LIMIT` : plural(answer.rows.length, "row");
+}
+
+/* Incidents. */
+
+async function showIncidents(main) {
+  const name = get("incident");
+  if (!name) {
+    const { incidents } = await list();
+    const all = Object.entries(incidents).sort(([one], [other]) => other.localeCompare(one));
+    main.append(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, "incident"), make("th", {}, "hosts"))),
+      make("tbody", {}, ...all.map(([id, hosts]) => make("tr", {}, make("td", {}, link(id, { incident: id })), make("td", {}, hosts.join(", "))))))));
+    return all.length ? plural(all.length, "incident") : "no incidents: trawl fleet trigger stores one";
+  }
+  const incident = await ask("api/incident", new URLSearchParams({ incident: name }));
+  const time = ns => date(ms(ns));
+  main.append(make("h2", {}, `${incident.incident}${incident.why ? `: ${incident.why}` : ""}`),
+    make("p", {}, `${time(incident.from_ns)} to ${time(incident.to_ns)} UTC`),
+    make("div", { class: "bar" }, link("packets", { view: "packets" }), link("conversations", { view: "conversations" }), link("SQL", { view: "sql" }), link("all incidents", { incident: "" }),
+      make("a", { class: "button", href: `packets.pcapng?${new URLSearchParams({ incident: name })}`, download: "packets.pcapng" }, "Download as pcapng")));
+  const missing = host => [!host.stored && "nothing stored", host.lost && `${count.format(host.lost)} lost`, host.since_ns && `no packets before ${time(host.since_ns)}`, host.until_ns && `no packets after ${time(host.until_ns)}`].filter(Boolean).join(", ");
+  main.append(table(["host", "packets", "drops", "resets", "resent", "lost", "missing"], incident.hosts.map(host =>
+    [host.host, host.seen.packets, host.seen.drops, host.seen.resets, host.seen.retransmissions, host.lost, missing(host)].map(String))));
+  main.append(make("h2", {}, "Course"), table(["time (UTC)", "clock error", "host", "event"], incident.timeline.map(moment =>
+    [new Date(ms(moment.time_ns)).toISOString().slice(11, 23), moment.host === null ? "" : moment.error_bound_ns === null ? "unknown" : `±${(moment.error_bound_ns / 1e6).toFixed(3)} ms`, moment.host ?? "", moment.event])));
+  return plural(incident.hosts.length, "host");
+}
+
+/* Drops. */
+
+async function showDrops(main) {
+  const reasons = await rows("SELECT reason, host, interface, count(*) AS packets, min(time) AS first, max(time) AS last FROM packets WHERE reason IS NOT NULL GROUP BY reason, host, interface ORDER BY packets DESC LIMIT 500", 500);
+  remark(reasons.remarks);
+  const at = name => reasons.columns.indexOf(name);
+  const query = row => ({ view: "sql", sql: `SELECT * FROM packets\nWHERE reason = '${row[at("reason")].replaceAll("'", "''")}' AND host = '${row[at("host")].replaceAll("'", "''")}'\nORDER BY time_ns LIMIT 1000` });
+  main.append(make("h2", {}, "Packets that the kernel dropped"), table(reasons.columns, reasons.rows, { first: row => link("rows", query(row)) }));
+  const verdicts = await rows("SELECT verdict, host, interface, hook, count(*) AS packets FROM packets WHERE verdict IS NOT NULL GROUP BY verdict, host, interface, hook ORDER BY packets DESC LIMIT 500", 500);
+  main.append(make("h2", {}, "Verdicts of XDP and tc programs"), table(verdicts.columns, verdicts.rows));
+  const lost = new Map();
+  for (const run of (await list()).captures) {
+    for (const [reason, packets] of Object.entries(run.lost)) {
+      const name = JSON.stringify([run.host, reason.replaceAll("_", " ")]);
+      if (packets) lost.set(name, (lost.get(name) ?? 0) + packets);
+    }
+  }
+  const losses = [...lost].map(([name, packets]) => [...JSON.parse(name), String(packets)]).sort((one, other) => other[2] - one[2]);
+  main.append(make("h2", {}, "Packets lost before they were recorded, at any time"), table(["host", "reason", "packets"], losses.slice(0, 500)));
+  return `${plural(reasons.rows.length, "kind")} of drops`;
+}
+
+/* The page as a whole. */
+
+const SHOW = { hosts: showHosts, conversations: showConversations, packets: showPackets, sql: showSql, incidents: showIncidents, drops: showDrops };
+
+function show() {
+  asking.abort();
+  asking = new AbortController();
+  state = new URLSearchParams(location.hash.slice(1));
+  const own = view();
+  document.title = `${VIEWS[own]} – trawl store`;
+  const tab = ([name, text]) => make("a", { href: address({ view: name, page: "", sort: "", order: "" }), "aria-current": name === own ? "page" : undefined }, text);
+  find("nav").replaceChildren(...Object.entries(VIEWS).map(tab));
+  const form = find("#selection");
+  form.hidden = own === "hosts" || own === "incidents";
+  for (const name of SELECTION) form.elements[name].value = get(name);
+  for (const name of ["from", "to", "host"]) form.elements[name].disabled = Boolean(get("incident"));
+  find("#reset").href = `#${new URLSearchParams({ view: own })}`;
+  remark([]);
+  const main = make("main", { id: "view", tabindex: -1 });
+  find("#view").replaceWith(main);
+  answering(() => SHOW[own](main));
+}
+
+function logIn() {
+  find("#login").hidden = false;
+  find("#selection").hidden = true;
+  find("#token").focus();
+}
+
+async function start() {
+  let session;
+  try {
+    session = await ask("api/session");
+  } catch (error) {
+    return say(error.message, true);
+  }
+  find("#login").hidden = true;
+  find("#store").textContent = session.store;
+  find("#user").hidden = !session.user;
+  find("#user span").textContent = session.user;
+  show();
+}
+
+find("#login").addEventListener("submit", async event => {
+  event.preventDefault();
+  const response = await fetch("api/login", { method: "POST", body: find("#token").value });
+  find("#login [role=alert]").textContent = response.ok ? "" : await response.text();
+  find("#token").value = "";
+  if (response.ok) start();
+});
+find("#user button").addEventListener("click", async () => {
+  await fetch("api/logout", { method: "POST" });
+  location.reload();
+});
+find("#selection").addEventListener("submit", event => {
+  event.preventDefault();
+  const form = event.target.elements;
+  go({ ...Object.fromEntries(SELECTION.map(name => [name, form[name].value.trim()])), page: "" });
+});
+window.addEventListener("hashchange", show);
+start();
