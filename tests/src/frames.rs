@@ -114,6 +114,11 @@ pub fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
     ipv4().udp(40_000, port).payload(payload).build()
 }
 
+/// Returns a TCP segment with this payload.
+pub fn tcp_to(port: u16, payload: &[u8]) -> Vec<u8> {
+    ipv4().tcp(Tcp { src: 40_000, dst: port, flags: flags::ACK, ..Tcp::default() }).payload(payload).build()
+}
+
 /// Returns a ping, which the receiving end's stack answers.
 pub fn echo_request(sequence: u16) -> Vec<u8> {
     ipv4().icmp(Icmp::echo_request(7, sequence)).payload(b"ping").build()

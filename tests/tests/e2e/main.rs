@@ -94,6 +94,7 @@ mod trial;
 mod trial_live;
 mod trigger;
 mod unchanged;
+mod view;
 mod why;
 mod with_hooks;
 mod without;
