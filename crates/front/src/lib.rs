@@ -1,10 +1,11 @@
-//! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics, HTTP.
+//! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics, HTTP, metrics.
 
 pub mod bound;
 pub mod help;
 pub mod http;
 pub mod json;
 pub mod lines;
+pub mod prometheus;
 pub mod published;
 pub mod saving;
 pub mod terminal;

@@ -26,7 +26,7 @@ pub(super) fn answer(request: &Request, figures: &dyn Fn() -> Result<Figures>, p
     };
     match request.target.split('?').next().unwrap_or("") {
         "/" => Answer::new("200 OK", "text/html", PAGE),
-        "/metrics" => answer(|figures| Some(metrics::text(figures)), "text/plain; version=0.0.4"),
+        "/metrics" => answer(|figures| Some(metrics::text(figures)), trawl_front::prometheus::KIND),
         "/figures.json" => answer(|figures| serde_json::to_string(figures).ok(), "application/json"),
         "/history.json" => match serde_json::to_string(&plots()) {
             Ok(body) => Answer::new("200 OK", "application/json", body),

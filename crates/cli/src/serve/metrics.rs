@@ -1,9 +1,7 @@
 //! The statistics in Prometheus' text format.
 
-use std::fmt::Write as _;
-
+use trawl_front::prometheus::{self, Metric};
 use trawl_pipeline::account::PacketAccount;
-use trawl_view::text;
 
 use super::{CapturePoint, Figures};
 use crate::published::{RunningCapture, RunningGenerator};
@@ -11,43 +9,15 @@ use trawl_figures::counters::{InterfaceCounters, ProgramCounters, RouterCounters
 use trawl_figures::processes::ProcessTotals;
 use trawl_figures::series::{Labelled, Labels};
 
-type Values = Vec<(Labels, f64)>;
-
-/// A metric: its name without the prefix, its help, and its values by labels.
-type Metric = (&'static str, &'static str, Values);
-
 pub(super) fn text(figures: &Figures) -> String {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let build = ("build_info", "The version of trawl that serves these figures.", vec![(version, 1.0)]);
-    let mut out = String::new();
     let groups = [machine, running, own_capture, losses, processes].map(|group| group(figures));
-    for (name, help, values) in std::iter::once(build).chain(groups.into_iter().flatten()) {
-        write(&mut out, name, help, values);
-    }
-    out
+    prometheus::page(std::iter::once(build).chain(groups.into_iter().flatten()))
 }
 
-/// Appends a metric; nothing without values.
-fn write(out: &mut String, name: &str, help: &str, values: Values) {
-    if values.is_empty() {
-        return;
-    }
-    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-    let name = format!("trawl_{name}");
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    for (labels, value) in values {
-        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let braces = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(out, "{name}{braces} {value}");
-    }
-}
-
-fn single(value: u64) -> Values {
-    vec![(Vec::new(), value as f64)]
-}
-
-fn escaped(value: &str) -> String {
-    text::printable(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn single(value: u64) -> prometheus::Values {
+    prometheus::single(value as f64)
 }
 
 /// Lists labels: fields under their own names, then further labels with their values.
