@@ -155,7 +155,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	for file in preferences colorfilters; do \
 	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
-	for file in grafana.json alerts.yml; do \
+	for file in grafana.json grafana-agents.json alerts.yml; do \
 	    install -D -m 644 packaging/prometheus/$$file $(ROOT)/share/trawl/$$file; done
 	install -D -m 644 packaging/kubernetes/trawl.yaml $(ROOT)/share/trawl/kubernetes.yaml
 	install -d $(DESTDIR)$(EXTCAP)

@@ -4,6 +4,7 @@
 
 pub mod chunk;
 mod chunker;
+pub mod figures;
 pub mod key;
 pub mod manifest;
 pub mod processes;

@@ -56,6 +56,7 @@ pub struct OnBus {
     revision: u64,
     /// The latest revision of an earlier agent.
     earlier: u64,
+    is_connected: bool,
     /// The last refused command.
     refused: Option<(Order, String)>,
     revision_file: PathBuf,
@@ -102,6 +103,7 @@ impl Source {
             // The revision before the remembered one, so that the current state is reported again.
             revision: earlier.saturating_sub(1),
             earlier,
+            is_connected: false,
             refused: None,
             revision_file,
         })))
@@ -146,6 +148,14 @@ impl Source {
         if let Self::Bus(bus) = self {
             bus.last_state = Some(HostReport { answers_key: Some(bus.answers.public_key()), ..report.clone() });
             bus.put();
+        }
+    }
+
+    /// Returns true while the bus is connected; `None` without a bus.
+    pub fn is_connected(&self) -> Option<bool> {
+        match self {
+            Self::File { .. } => None,
+            Self::Bus(bus) => Some(bus.is_connected),
         }
     }
 
@@ -199,13 +209,19 @@ impl OnBus {
                     found.extend(self.refuse(Order::default(), Command::Ask, why));
                 }
                 bus::News::Connected => {
+                    self.is_connected = true;
                     self.say(format!("connected to {url}"));
                     self.put();
                 }
                 bus::News::Disconnected => {
+                    self.is_connected = false;
                     self.say(format!("the connection to {url} is lost; captures continue"));
                 }
-                bus::News::Refused(why) | bus::News::Ended(why) => self.say(format!("{url}: {why}")),
+                bus::News::Ended(why) => {
+                    self.is_connected = false;
+                    self.say(format!("{url}: {why}"));
+                }
+                bus::News::Refused(why) => self.say(format!("{url}: {why}")),
             }
         }
         let is_over = self.bus.as_ref().is_none_or(Bus::is_over);

@@ -21,7 +21,7 @@ use trawl_sys::{
 };
 
 use super::bus::BusArgs;
-use super::health::Health;
+use super::health::{Facts, Health};
 use crate::agent::{
     Action, Command, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, News, Now, Order, Place,
     Policy, Push, Record, Refused, Running, Source, remove_unfinished,
@@ -65,7 +65,8 @@ pub struct Args {
     /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
     #[arg(long, requires = "metrics")]
     verdicts: bool,
-    /// Answer probes by HTTP at this address: /livez while the agent responds, /readyz if all desired captures run
+    /// Answer probes by HTTP at this address: /livez while the agent responds, /readyz if all desired captures run; and
+    /// /metrics with figures about captures and the spool, for Prometheus
     #[arg(long, value_name = "ADDRESS:PORT")]
     health: Option<SocketAddr>,
     /// Write the state to this file when it changes
@@ -144,7 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         agent.handle_events()?;
         metrics.iter_mut().try_for_each(Metrics::restart_if_ended)?;
         if let Some(health) = &health {
-            health.answer(|| agent.state());
+            health.answer(|| agent.facts());
         }
         let mut wakes = vec![signals.as_fd(), wake.as_fd()];
         wakes.extend(health.as_ref().map(AsFd::as_fd));
@@ -371,6 +372,14 @@ impl Agent {
     fn state(&self) -> HostReport {
         let version = env!("CARGO_PKG_VERSION");
         self.machine.report(&self.place.host, version, now())
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            report: self.state(),
+            is_connected: self.source.is_connected(),
+            spool: trawl_spool::figures::of(&self.place.spool),
+        }
     }
 
     /// Saves and reports changes of the state.

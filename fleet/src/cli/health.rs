@@ -1,17 +1,33 @@
-//! The agent's health by HTTP, for the probes of Kubernetes. The agent's own loop answers, so that an agent that hangs
-//! does not.
+//! The agent's health by HTTP, for the probes of Kubernetes and for Prometheus. The agent's own loop answers, so that an
+//! agent that hangs does not.
 
-use std::io::{Read, Write};
+mod metrics;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use trawl_sys::{Error, Result};
+use trawl_front::prometheus;
+use trawl_spool::figures::Figures;
+use trawl_sys::{Error, Result, clock};
 
 use crate::agent::{HostReport, Phase};
 
+/// Longest head of a request.
+const HEAD: usize = 8 << 10;
 /// Longest time that a client has to send its request.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// State of an agent.
+pub struct Facts {
+    pub report: HostReport,
+    /// Set while the bus is connected; absent without a bus.
+    pub is_connected: Option<bool>,
+    /// Figures of the spool, by capture.
+    pub spool: BTreeMap<String, Figures>,
+}
 
 pub struct Health(TcpListener);
 
@@ -24,11 +40,12 @@ impl Health {
         Ok(Self(listener))
     }
 
-    /// Answers the next probe, if there is one: /livez with success, /readyz with success if all desired captures run.
-    pub fn answer(&self, report: impl FnOnce() -> HostReport) {
+    /// Answers the next probe, if there is one: /livez with success, /readyz with success if all desired captures run,
+    /// /metrics with figures.
+    pub fn answer(&self, facts: impl FnOnce() -> Facts) {
         if let Ok((stream, _)) = self.0.accept() {
             // The client may have gone.
-            let _ = reply(stream, report);
+            let _ = reply(stream, facts);
         }
     }
 }
@@ -40,24 +57,41 @@ impl AsFd for Health {
     }
 }
 
-fn reply(mut stream: TcpStream, report: impl FnOnce() -> HostReport) -> std::io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut request = [0; 1024];
-    let length = stream.read(&mut request)?;
-    let (status, text) = match request[..length].split(|byte| *byte == b' ').nth(1) {
+fn reply(mut stream: TcpStream, facts: impl FnOnce() -> Facts) -> io::Result<()> {
+    let request = read(&mut stream)?;
+    let (status, text) = match request.split(|byte| *byte == b' ').nth(1) {
         Some(b"/livez") => ("200 OK", String::new()),
-        Some(b"/readyz") => match unready(&report()) {
+        Some(b"/readyz") => match unready(&facts().report) {
             None => ("200 OK", String::new()),
             Some(why) => ("503 Service Unavailable", why),
         },
-        _ => ("404 Not Found", "no such page: the agent answers /livez and /readyz".to_owned()),
+        Some(b"/metrics") => ("200 OK", metrics::text(&facts(), clock::wall())),
+        _ => ("404 Not Found", "no such page: the agent answers /livez, /readyz and /metrics".to_owned()),
     };
-    let length = text.len();
+    let (length, kind) = (text.len(), prometheus::KIND);
+    stream.set_write_timeout(Some(PATIENCE))?;
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
     )
+}
+
+/// Reads a request to the end of its head, which may arrive in pieces.
+fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    stream.set_nonblocking(false)?;
+    let until = Instant::now() + PATIENCE;
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") && request.len() < HEAD {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        let mut piece = [0; 1024];
+        let length = stream.read(&mut piece)?;
+        if length == 0 || Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        request.extend_from_slice(&piece[..length]);
+    }
+    Ok(request)
 }
 
 /// Returns the first reason why a desired capture does not run.

@@ -1,5 +1,6 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
+mod health;
 mod incident;
 mod log;
 mod many;

@@ -38,7 +38,7 @@ for file in usr/bin/trawl usr/bin/kubectl-trawl usr/share/man/man1/kubectl-trawl
     usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
     lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
     lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service usr/share/wireshark/profiles/trawl/preferences \
-    usr/share/trawl/alerts.yml usr/share/trawl/grafana.json; do
+    usr/share/trawl/alerts.yml usr/share/trawl/grafana.json usr/share/trawl/grafana-agents.json; do
     test -s "$root/$file" || { echo "missing: $file"; exit 1; }
 done
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'

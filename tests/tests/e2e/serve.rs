@@ -15,7 +15,7 @@ use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::{Lab, Running, args, binary, frames, skip, wait_until};
 
-fn get(address: &str, target: &str, host: &str) -> String {
+pub fn get(address: &str, target: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("it reads");
     let mut text = String::new();
@@ -45,7 +45,7 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(String, bool)> {
 }
 
 #[track_caller]
-fn lint(metrics: &str) {
+pub fn lint(metrics: &str) {
     if let Some((said, is_fine)) = promtool(&["check", "metrics"], metrics) {
         assert!(is_fine && said.is_empty(), "{said}\n{metrics}");
     }
@@ -69,7 +69,7 @@ fn metrics(address: &str) -> String {
 }
 
 /// Adds up the series of a metric that have all these labels.
-fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
+pub fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
     let of_metric = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
     chosen.map(|line| line.rsplit_once(' ').expect("a value").1.parse::<u64>().expect("a number")).sum()

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_spool::Report;
+use trawl_spool::figures::Uploads;
 use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
 use trawl_spool::{key, spool};
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, clock};
 
 use crate::index;
 use crate::object::remote::{Failure, Store, canonical};
@@ -128,6 +129,7 @@ pub fn upload(
 ) -> Option<String> {
     let mut begun = false;
     let mut delayed = false;
+    let mut uploads = Uploads::default();
     let mut pause = FIRST_PAUSE;
     let mut ended: Option<Instant> = None;
     loop {
@@ -136,9 +138,19 @@ pub fn upload(
                 put_begin(store, run)?;
                 begun = true;
             }
-            put_rest(store, run, &mut |key| report(Report::Stored { key }))
+            put_rest(store, run, &mut |key| {
+                uploads.stored += 1;
+                uploads.last_ns = Some(clock::wall());
+                run.note(&uploads);
+                report(Report::Stored { key });
+            })
         };
-        let until = match (round(), ended) {
+        let done = round();
+        if done.is_err() {
+            uploads.failed += 1;
+            run.note(&uploads);
+        }
+        let until = match (done, ended) {
             (Ok(()), Some(_)) => return None,
             (Ok(()), None) => {
                 (delayed, pause) = (false, FIRST_PAUSE);

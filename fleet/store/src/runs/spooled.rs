@@ -10,6 +10,7 @@ use trawl_packet::pcapng::note::TranslationNews;
 use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
+use trawl_spool::figures::Uploads;
 use trawl_spool::manifest::{Begin, End, Manifest, Sealed, Unreadable};
 use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
@@ -131,6 +132,11 @@ impl Run {
         // The chunk is removed first: without a manifest, it would count as unfinished.
         let _ = fs::remove_file(manifest.with_extension(CHUNK));
         let _ = fs::remove_file(manifest);
+    }
+
+    /// Notes the uploads of the run.
+    pub fn note(&self, uploads: &Uploads) {
+        uploads.note(&self.directory);
     }
 
     /// Marks a chunk as one that is indexed and stays here.

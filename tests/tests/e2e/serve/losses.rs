@@ -13,7 +13,10 @@ use trawl_tests::{Lab, Running, args, binary, skip, wait_until};
 use super::{lint, metrics, promtool, serve, value};
 
 const ALERTS: &str = include_str!("../../../../packaging/prometheus/alerts.yml");
-const DASHBOARD: &str = include_str!("../../../../packaging/prometheus/grafana.json");
+const DASHBOARDS: [&str; 2] = [
+    include_str!("../../../../packaging/prometheus/grafana.json"),
+    include_str!("../../../../packaging/prometheus/grafana-agents.json"),
+];
 
 /// Each drop is counted once, with reason, function, hook and interface, also at hooks with the same function.
 #[test]
@@ -149,13 +152,13 @@ fn alerts_are_accepted_and_fire() {
     }
 }
 
-/// The queries of the dashboard are valid PromQL, and use metrics that exist.
+/// The queries of the dashboards are valid PromQL, and use metrics that exist.
 #[test]
-fn dashboard_asks_for_metrics_that_exist() {
+fn dashboards_ask_for_metrics_that_exist() {
     let Some(lab) = Lab::open() else { return };
-    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let dashboards = DASHBOARDS.map(|text| serde_json::from_str::<Value>(text).expect("JSON"));
+    let panels = dashboards.iter().flat_map(|one| one["panels"].as_array().expect("panels"));
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("targets"));
     let queries: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("a query")).collect();
     let rules = queries.iter().enumerate().map(|(number, query)| {
         let query = query.replace("$__rate_interval", "5m").replace("$instance", ".*");
@@ -168,7 +171,11 @@ fn dashboard_asks_for_metrics_that_exist() {
     if let Some((said, is_fine)) = promtool(&["check", "rules", &file], "") {
         assert!(is_fine, "{said}");
     }
-    let metrics = include_str!("../../../../crates/cli/src/serve/metrics.rs");
+    let metrics = [
+        include_str!("../../../../crates/cli/src/serve/metrics.rs"),
+        include_str!("../../../../fleet/src/cli/health/metrics.rs"),
+    ]
+    .concat();
     for text in queries.iter().copied().chain([ALERTS]) {
         for name in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
             let Some(name) = name.strip_prefix("trawl_") else {
