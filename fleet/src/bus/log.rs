@@ -21,7 +21,7 @@ const RECORD_MOST: i32 = 64 << 10;
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes the stream, unless it is there.
+/// Makes the stream if it is missing.
 pub async fn make_stream(context: &Context) -> std::result::Result<(), String> {
     if context.get_stream(LOG_STREAM).await.is_ok() {
         return Ok(());
