@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use trawl_front::prometheus;
+use trawl_front::{prometheus, terminal};
 use trawl_spool::figures::Figures;
 use trawl_sys::{Error, Result, clock};
 
@@ -35,8 +35,9 @@ impl Health {
     pub fn listen(address: SocketAddr) -> Result<Self> {
         let what = || format!("cannot answer probes at {address}");
         let listener = TcpListener::bind(address).map_err(|e| Error::os(what(), e))?;
-        let set = listener.set_nonblocking(true);
-        set.map_err(|e| Error::os(what(), e))?;
+        let ready = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
+        let address = ready.map_err(|e| Error::os(what(), e))?;
+        terminal::say(&format!("answering probes at http://{address}/livez"));
         Ok(Self(listener))
     }
 

@@ -17,9 +17,12 @@ fn figures_show_what_waits_for_the_store() {
     let (file, path, store) = (lab.file("agent.toml"), lab.file("report"), lab.file("store"));
     let near = state(&lab, &["near"], "chunk_seconds = 1\npackets_at = \"host\"\nfilter = \"udp\"");
     fs::write(&file, state(&lab, &["one"], "chunk_seconds = 1\nfilter = \"udp\"") + &near).expect("a file");
-    let agent = agent(&lab, &["--state", &file, "--health", "127.0.0.1:9417"]);
+    let agent = agent(&lab, &["--state", &file, "--health", "127.0.0.1:0"]);
+    let said = agent.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
     wait_until("both run", || phases(&report(&path)) == ["running", "running"]);
-    let text = || get("127.0.0.1:9417", "/metrics", "localhost").split_once("\r\n\r\n").expect("a body").1.to_owned();
+    let text = || get(&address, "/metrics", "localhost").split_once("\r\n\r\n").expect("a body").1.to_owned();
     let of_one = |name: &str| value(&text(), name, &["capture=\"one\""]);
     assert_eq!(of_one("trawl_agent_capture_as_desired"), 1);
     assert!(!text().contains("trawl_agent_bus_connected"), "it follows a file");
