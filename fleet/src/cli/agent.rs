@@ -21,7 +21,7 @@ use trawl_sys::{
 };
 
 use super::bus::BusArgs;
-use super::health::{Facts, Health};
+use super::health::{Facts, Health, refusals};
 use crate::agent::{
     Action, Command, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, News, Now, Order, Place,
     Policy, Push, Record, Refused, Running, Source, remove_unfinished,
@@ -409,9 +409,17 @@ impl Agent {
         if self.json {
             json::print(&report)?;
         }
+        self.say_refusals(&report);
         self.source.publish(&report);
         self.reported = Some(report);
         Ok(())
+    }
+
+    /// Prints each refusal that the last report did not have.
+    fn say_refusals(&self, report: &HostReport) {
+        let known = self.reported.as_ref().map(refusals).unwrap_or_default();
+        let refused = refusals(report).into_iter();
+        refused.filter(|one| !known.contains(one)).for_each(|one| terminal::say(&one));
     }
 }
 

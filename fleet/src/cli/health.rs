@@ -13,7 +13,7 @@ use trawl_front::{prometheus, terminal};
 use trawl_spool::figures::Figures;
 use trawl_sys::{Error, Result, clock};
 
-use crate::agent::{HostReport, Phase};
+use crate::agent::{CaptureReport, HostReport, Phase};
 
 /// Longest head of a request.
 const HEAD: usize = 8 << 10;
@@ -105,11 +105,21 @@ fn unready(report: &HostReport) -> Option<String> {
     }
     let captures = report.captures.iter();
     let mut others = captures.filter(|one| !matches!(one.phase, Phase::Running | Phase::Finished));
-    others.next().map(|one| {
-        let phase = format!("{:?}", one.phase).to_lowercase();
-        let error = one.error.as_deref().map(|error| format!(": {error}"));
-        format!("the capture '{}' is {phase}{}", one.capture.name, error.unwrap_or_default())
-    })
+    others.next().map(described)
+}
+
+/// Returns the phase of a capture and its reason as a sentence.
+fn described(one: &CaptureReport) -> String {
+    let phase = format!("{:?}", one.phase).to_lowercase();
+    let why = one.refused.as_ref().map(ToString::to_string).or_else(|| one.error.clone());
+    let why = why.map(|why| format!(": {why}"));
+    format!("the capture '{}' is {phase}{}", one.capture.name, why.unwrap_or_default())
+}
+
+/// Returns a sentence for each capture that the policy refuses.
+pub fn refusals(report: &HostReport) -> Vec<String> {
+    let refused = report.captures.iter().filter(|one| one.phase == Phase::Refused);
+    refused.map(described).collect()
 }
 
 #[cfg(test)]
@@ -131,5 +141,18 @@ mod tests {
         let unreadable = Event::Unreadable { revision: 2, why: "no TOML".to_owned() };
         machine.step(Now::default(), unreadable);
         assert_eq!(why(&machine).as_deref(), Some("no TOML"));
+    }
+
+    #[test]
+    fn refusal_has_its_reason() {
+        let policy = Policy::parse("max_duration_seconds = 60").unwrap();
+        let mut machine = Machine::new(policy, Vec::new(), Vec::new());
+        let text = "[[capture]]\nname = \"a\"\ninterfaces = [\"eth0\"]\nstore = \"s\"";
+        let desired = crate::agent::Desired::parse(text).unwrap();
+        machine.step(Now::default(), Event::Desired { revision: 1, desired });
+        let report = machine.report("host", "0", Now::default());
+        let why = "the capture 'a' is refused: policy: duration_seconds is missing, at most 60";
+        assert_eq!(refusals(&report), [why]);
+        assert_eq!(unready(&report).as_deref(), Some(why));
     }
 }

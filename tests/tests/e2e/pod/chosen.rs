@@ -186,7 +186,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
     assert!(probe("/livez").starts_with("HTTP/1.1 200 OK\r\n"));
     let ready = probe("/readyz");
     assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
-    assert!(ready.ends_with("the capture 'all' is refused"), "{ready}");
+    assert!(ready.ends_with("the capture 'all' is refused: policy: pod *"), "{ready}");
     let web = json!([{"id": "a1", "name": "web-0", "namespace": "default", "labels": {"app": "web", "tier": "front"},
         "info": info(&pod.name)}]);
     fs::write(lab.file("agent.toml"), capture("web", "default/app=web")).expect("a file");
