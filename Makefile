@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet build-query all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet build-query all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels test-cluster fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Root's PATH may lack the directory where rustup puts cargo.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -44,7 +44,7 @@ test: ## Run all tests but the long ones, in a virtual machine if they need anot
 	@scripts/mount-bpffs
 	@scripts/test
 
-test-long: ## Run the tests that kill commands at each step or send many packets, and more tests in a virtual machine
+test-long: ## Run the tests that kill commands at each step or send many packets, more in a virtual machine, and on a cluster
 	@scripts/install build test python
 	-@scripts/install vm
 	@scripts/mount-bpffs
@@ -65,6 +65,10 @@ test-cards: ## Measure each emulated card and virtual pair under two kernels, in
 test-kernels: ## Measure trawl under each of Debian's kernels, and under lockdown; takes about an hour
 	@scripts/install build test vm python
 	@scripts/test --cells --kernels
+
+test-cluster: ## Run the tests on a cluster of Kubernetes, which the first run builds in minutes
+	@scripts/install build test python
+	@scripts/test --cluster
 
 test-quick: ## Run the unit tests only
 	@scripts/install build
@@ -143,7 +147,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
 	for helper in trawl-bench trawl-dpdk trawl-fleet trawl-query; do [ ! -x $(HELPERS)/$$helper ] || \
 	    install -D -m 755 $(HELPERS)/$$helper $(ROOT)/libexec/trawl/$$helper; done
-	install -m 755 packaging/kubernetes/kubectl-trawl $(ROOT)/bin/kubectl-trawl
+	install -m 755 packaging/kubernetes/kubectl-trawl packaging/kubernetes/kubectl-trawl-fleet $(ROOT)/bin/
 	for page in docs/man/*.1 packaging/kubernetes/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
 	$(RUN) $(BINARY) completions bash > $(ROOT)/share/bash-completion/completions/trawl
@@ -164,7 +168,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove the files that `make install` installed
-	rm -f $(ROOT)/bin/trawl $(ROOT)/bin/kubectl-trawl $(ROOT)/libexec/trawl/trawl-{bench,dpdk,fleet,query} $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/{trawl,kubectl-trawl,kubectl-trawl-fleet} $(ROOT)/libexec/trawl/trawl-{bench,dpdk,fleet,query} $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1 packaging/kubernetes/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done

@@ -18,6 +18,12 @@ readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # generate libpcap's parsers, for netmap and PF_RING (scripts/build-peers).
 readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 wireguard-tools xdp-tools)
 
+# Packages of the programs that a cluster of Kubernetes needs besides its own (scripts/test-cluster). They are unpacked in
+# the target directory: installing them would start servers.
+readonly CLUSTER_PROGRAMS=(etcd-server containerd runc containernetworking-plugins busybox-static)
+# Packages that these programs need.
+readonly CLUSTER_PACKAGES=(libseccomp2)
+
 # Packages for building and checking a release (scripts/dist), among them generators of libpcap's parsers, a compiler
 # and an emulator for arm64, and RPM.
 readonly DIST_PACKAGES=(bison debootstrap flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq lintian qemu-user-static rpm)

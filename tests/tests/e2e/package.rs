@@ -75,8 +75,8 @@ fn install_and_uninstall_leave_nothing() {
     let files = files_below(&destination);
     let has = |end: &str| files.iter().any(|file| file.ends_with(end));
     for end in args!(
-        "/usr/local/bin/trawl /usr/local/bin/kubectl-trawl /man1/kubectl-trawl.1 /man1/trawl-read.1 /completions/trawl /_trawl \
-         /trawl.fish /trawl-serve.service /trawl-capture@.service \
+        "/usr/local/bin/trawl /usr/local/bin/kubectl-trawl /usr/local/bin/kubectl-trawl-fleet /man1/kubectl-trawl.1 /man1/trawl-read.1 \
+         /completions/trawl /_trawl /trawl.fish /trawl-serve.service /trawl-capture@.service \
          /trawl-guard@.service -linux-gnu/wireshark/extcap/trawl \
          /profiles/trawl/colorfilters"
     ) {

@@ -34,7 +34,7 @@ version() {
 }
 test "$(version)" = "$(echo "$first" | cut -d _ -f 2)"
 in_root trawl --version >/dev/null
-for file in usr/bin/trawl usr/bin/kubectl-trawl usr/share/man/man1/kubectl-trawl.1.gz usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
+for file in usr/bin/trawl usr/bin/kubectl-trawl usr/bin/kubectl-trawl-fleet usr/share/man/man1/kubectl-trawl.1.gz usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
     usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
     lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
     lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service usr/share/wireshark/profiles/trawl/preferences \

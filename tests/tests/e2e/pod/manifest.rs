@@ -30,7 +30,7 @@ print(*kinds)
 /// Returns the kinds of a valid manifest, or the complaint about an invalid one. Returns `None` without the validator.
 fn validated(file: &str) -> Option<Result<String, String>> {
     let output = Command::new("python3")
-        .args(["-c", VALIDATE, file, "1.29", "1.37"])
+        .args(["-c", VALIDATE, file, "1.30", "1.37"])
         .env("PYTHONPATH", s3::python_packages())
         .output()
         .ok()?;
@@ -50,7 +50,8 @@ fn manifest_is_valid() {
     let Some(valid) = validated(MANIFEST) else {
         return;
     };
-    let kinds = "Namespace ServiceAccount ConfigMap DaemonSet CronJob Role ClusterRole";
+    let kinds = "Namespace ServiceAccount PriorityClass ConfigMap ConfigMap Service StatefulSet NetworkPolicy DaemonSet \
+        CronJob Role Role ClusterRole";
     assert_eq!(valid.as_deref(), Ok(kinds));
     let directory = Directory::new();
     let file = directory.path().join("wrong.yaml").display().to_string();
@@ -73,6 +74,9 @@ fn manifest_is_valid() {
 /// (docs/internals/agents.md).
 const OF_AGENT: u64 = 64 << 20;
 const OF_CAPTURE: u64 = 128 << 20;
+
+/// The argument with which the agents follow the ConfigMap instead of the NATS server.
+const FOLLOWED: &str = "--state=/etc/trawl/desired.toml";
 
 /// The agent accepts the manifest's files and arguments; its probes and its memory limit fit these.
 #[test]
@@ -103,7 +107,8 @@ fn manifest_fits_the_agent() {
     let container = &of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     let arguments = container["args"].as_array().expect("a list").iter();
     let arguments: Vec<String> = arguments
-        .map(|one| one.as_str().expect("a text").replace("/etc/trawl", &file("")).replace("$(NODE)", "node-a"))
+        .map(|one| one.as_str().expect("a text").replace("--nats=$(NATS)", FOLLOWED))
+        .map(|one| one.replace("/etc/trawl", &file("")).replace("$(NODE)", "node-a"))
         .collect();
     for probe in ["livenessProbe", "readinessProbe"] {
         let get = &container[probe]["httpGet"];
