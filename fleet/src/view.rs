@@ -232,7 +232,8 @@ fn set_token(token: &str, request: &Request) -> Answer {
 }
 
 fn log(user: &str, request: &Request, path: &str, asked: &Asked) {
-    let (address, text) = (request.from, asked.text());
+    // A question with line ends could look like the question of another user.
+    let (address, text) = (request.from, asked.text().replace('\n', "\\n"));
     let by = if user.is_empty() { address.to_string() } else { format!("{user} ({address})") };
     let remark = json!({ "user": user, "address": address, "path": path, "question": text });
     json::say("asked", remark, &format!("{by} asks {path}: {text}"));

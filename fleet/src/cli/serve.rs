@@ -66,7 +66,7 @@ impl Args {
         let query = [OsString::from("--store"), (&store).into()].into_iter().chain(spool.clone()).chain(memory);
         let list = [OsString::from(&store)].into_iter().chain(spool).chain(["--json".into()]);
         Ok(View {
-            questions: Questions::new(self.at_once.into(), self.time),
+            questions: Questions::new(self.at_once.into(), self.time)?,
             users,
             time: self.time,
             query: query.chain(self.hosts.typed()).collect(),

@@ -118,7 +118,7 @@ function table(columns, rows, { sorted, first } = {}) {
     const turn = () => go({ sort: name, order: order === "descending" ? "asc" : "desc", page: "" });
     const arrow = order ? (sorted.descends ? " ▾" : " ▴") : "";
     return make("th", { class: numeric.has(at) ? "number" : undefined, scope: "col", "aria-sort": order },
-      make("button", { type: "button", onclick: turn }, name.replaceAll("_", " ") + arrow));
+      make("button", { type: "button", id: `sort-${name}`, onclick: turn }, name.replaceAll("_", " ") + arrow));
   };
   const cell = (row, { name, at }) => {
     const text = row[at].replace(/^(\d{4}-\d\d-\d\d)T([\d:.]+)Z$/, "$1 $2");
@@ -141,6 +141,11 @@ const bytes = size => {
   const step = size ? Math.min(Math.floor(Math.log2(size) / 10), units.length - 1) : 0;
   return `${(size / 1024 ** step).toFixed(step ? 1 : 0)} ${units[step]}`;
 };
+
+function age(time) {
+  const [size, unit] = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"]].find(([size]) => time >= size) ?? [1000, "s"];
+  return `${Math.max(0, Math.floor(time / size))} ${unit}`;
+}
 
 /** Returns the hosts of a listing, the ones with problems first. */
 function hostsOf(listing) {
@@ -174,8 +179,9 @@ function health(host) {
   if (host.evicted) warn.push(`${count.format(host.evicted)} evicted`);
   if (host.spooled) warn.push(`${count.format(host.spooled)} in the spool`);
   const open = host.runs.some(run => run.ended === null);
-  const text = [...bad, ...warn].join(", ") || (open ? "recording, or killed" : "ended");
-  return { level: bad.length ? 2 : warn.length ? 1 : 0, text };
+  const last = ms(Math.max(0, ...host.runs.map(run => run.last_ns ?? 0)));
+  const text = [...bad, ...warn].join(", ") || (open ? "no end record: recording, or killed" : "ended");
+  return { level: bad.length ? 2 : warn.length ? 1 : 0, text, last: last ? ` · last ${age(Date.now() - last)} ago` : "" };
 }
 
 /** Returns the start and the end of a run in milliseconds. */
@@ -211,12 +217,12 @@ function timeline(host, [from, to], now) {
 
 function axis([from, to]) {
   const picture = make("svg", { class: "line axis", role: "presentation" });
-  const long = to - from > 86_400_000;
+  const [begin, end] = to - from > 86_400_000 ? [0, 16] : to - from > 60_000 ? [5, 19] : [11, 23];
   [0, 25, 50, 75, 100].forEach((part, at) => {
-    const text = date(from + (to - from) * part / 100);
+    const text = new Date(from + (to - from) * part / 100).toISOString().replace("T", " ").slice(begin, end);
     picture.append(make("line", { x1: `${part}%`, x2: `${part}%`, y1: 0, y2: 4 }));
     if (at % 2 === 0) {
-      picture.append(make("text", { x: `${part}%`, y: 15, "text-anchor": ["start", "", "middle", "", "end"][at] }, long ? text.slice(0, 16) : text.slice(5)));
+      picture.append(make("text", { x: `${part}%`, y: 15, "text-anchor": ["start", "", "middle", "", "end"][at] }, text));
     }
   });
   return picture;
@@ -251,7 +257,7 @@ async function showHosts(main) {
     lists.replaceChildren(...shown.map(host => make("div", { class: "host" },
       link(host.name, { view: "packets", host: host.name }),
       timeline(host, range, now),
-      make("span", {}, make("span", { class: ["good", "warn", "bad"][host.level] }, host.text), ` · ${plural(host.recorded, "packet")}`))));
+      make("span", {}, make("span", { class: ["good", "warn", "bad"][host.level] }, host.text), `${host.last} · ${plural(host.recorded, "packet")}`))));
   };
   filter.addEventListener("input", fill);
   filter.addEventListener("change", () => history.replaceState(null, "", address({ names: filter.value })));
@@ -299,6 +305,23 @@ function packetsOf(row) {
   return changes;
 }
 
+/** Rows that a question returns for several pages, because the server sorts all conversations for each question. */
+const BLOCK = 10 * ROWS;
+let kept = { key: "", answer: null };
+
+/** Returns the conversations of a page, and whether there are more. */
+async function pageOf(sql, page) {
+  const first = (page - 1) * ROWS % BLOCK;
+  const start = (page - 1) * ROWS - first;
+  const question = `${sql} LIMIT ${BLOCK + 1} OFFSET ${start}`;
+  const key = `${selected()} ${question}`;
+  if (kept.key !== key) kept = { key, answer: await rows(question, BLOCK) };
+  const { answer } = kept;
+  // Long rows are cut before the end of the block.
+  if (answer.more && answer.rows.length < first + ROWS) return rows(`${sql} LIMIT ${ROWS + 1} OFFSET ${start + first}`, ROWS);
+  return { ...answer, rows: answer.rows.slice(first, first + ROWS), more: answer.more || answer.rows.length > first + ROWS };
+}
+
 async function showConversations(main) {
   const where = make("input", { name: "where", placeholder: "bytes > 1000000 AND dport = 443", value: get("where"), spellcheck: "false", autocomplete: "off" });
   main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ where: where.value, page: "" }); } },
@@ -307,27 +330,50 @@ async function showConversations(main) {
   const column = get("sort") || "bytes";
   const descends = get("order") !== "asc";
   const condition = get("where") ? ` WHERE (${get("where")}\n)` : "";
-  const sql = `SELECT * FROM flows${condition} ORDER BY ${quoted(column)} ${descends ? "DESC" : "ASC"} NULLS LAST, first, flow LIMIT ${ROWS + 1} OFFSET ${(page - 1) * ROWS}`;
-  const answer = await rows(sql, ROWS);
+  const sql = `SELECT * FROM flows${condition} ORDER BY ${quoted(column)} ${descends ? "DESC" : "ASC"} NULLS LAST, first, flow`;
+  const answer = await pageOf(sql, page);
   remark(answer.remarks);
   const named = row => Object.fromEntries(answer.columns.map((name, at) => [name, row[at]]));
-  const step = (text, to, possible) => make("button", { type: "button", disabled: !possible, onclick: () => go({ page: to > 1 ? to : "" }) }, text);
-  const pages = () => make("div", { class: "bar" }, step("Previous", page - 1, page > 1), make("span", {}, `page ${page}`), step("Next", page + 1, answer.more));
-  main.append(pages(), table(answer.columns, answer.rows, { sorted: { column, descends }, first: row => link("packets", packetsOf(named(row))) }), pages());
+  const step = (text, place, to, possible) => make("button", { type: "button", id: `${text}-${place}`, disabled: !possible, onclick: () => go({ page: to > 1 ? to : "" }) }, text);
+  const pages = place => make("div", { class: "bar" }, step("Previous", place, page - 1, page > 1), make("span", {}, `page ${page}`), step("Next", place, page + 1, answer.more));
+  main.append(pages("above"), table(answer.columns, answer.rows, { sorted: { column, descends }, first: row => link("packets", packetsOf(named(row))) }), pages("below"));
   const from = (page - 1) * ROWS;
   return answer.rows.length ? `conversations ${count.format(from + 1)} to ${count.format(from + answer.rows.length)}${answer.more ? ", there are more" : ""}` : "no conversations";
 }
 
 /* Packets. */
 
+const BARS = 200;
+
+/** Shows the number of packets over time; a bar selects its time. */
+async function chart(box) {
+  const sql = `SELECT (time_ns - a) / w AS bar, count(*) AS packets, sum(length) AS bytes, min(a) AS a, min(w) AS w FROM packets
+    CROSS JOIN (SELECT min(time_ns) AS a, (max(time_ns) - min(time_ns)) / ${BARS} + 1 AS w FROM packets) GROUP BY bar ORDER BY bar`;
+  const { rows: bars } = await rows(sql, BARS + 1);
+  const most = Math.max(1, ...bars.map(bar => Number(bar[1])));
+  const picture = make("svg", { class: "chart", viewBox: `0 0 ${BARS} 100`, preserveAspectRatio: "none", role: "img", "aria-label": `packets over time, at most ${most} in a bar` });
+  const span = bar => [0, 1].map(end => ms(Number(bar[3]) + (Number(bar[0]) + end) * Number(bar[4])));
+  for (const bar of bars) {
+    const [from, to] = span(bar);
+    const height = Math.max(1, Number(bar[1]) / most * 100);
+    const select = () => go({ from: String(from / 1000), to: String(to / 1000) });
+    picture.append(make("rect", { class: "hist", x: bar[0], y: 100 - height, width: 0.9, height, onclick: select },
+      make("title", {}, `${date(from)} to ${date(to)}: ${plural(Number(bar[1]), "packet")}, ${bytes(Number(bar[2]))}`)));
+  }
+  if (bars.length) box.replaceChildren(picture, axis([span(["0", ...bars[0].slice(1)])[0], span([String(BARS), ...bars[0].slice(1)])[0]]));
+}
+
 async function showPackets(main) {
   const most = Number(get("count")) || 500;
   const file = new URLSearchParams(selected());
-  const box = (name, text) => make("label", { class: "box" }, make("input", { type: "checkbox", checked: get(name) === "1", onchange: event => go({ [name]: event.target.checked ? "1" : "" }) }), text);
+  const box = (name, text) => make("label", { class: "box" }, make("input", { type: "checkbox", id: `box-${name}`, checked: get(name) === "1", onchange: event => go({ [name]: event.target.checked ? "1" : "" }) }), text);
   const counts = make("select", { "aria-label": "Packets shown", onchange: event => go({ count: event.target.value }) },
     ...[100, 500, 2000, 10000].map(number => make("option", { value: number, selected: number === most }, `${count.format(number)} packets`)));
-  main.append(make("div", { class: "bar" }, counts, box("verbose", "details"), box("bytes", "bytes"),
+  main.append(make("div", { class: "bar" }, counts, box("verbose", "details"), box("bytes", "bytes"), box("chart", "over time"),
     make("a", { class: "button", href: `packets.pcapng?${file}`, download: "packets.pcapng" }, "Download all as pcapng")));
+  const times = make("div");
+  main.append(times);
+  if (get("chart") === "1") await chart(times).catch(error => times.replaceChildren(make("p", { class: "bad" }, error.message)));
   const more = { count: most };
   for (const name of ["verbose", "bytes"]) if (get(name) === "1") more[name] = "1";
   const answer = await ask("api/lines", selected(more));
@@ -470,8 +516,11 @@ function show() {
   state = new URLSearchParams(location.hash.slice(1));
   const own = view();
   document.title = `${VIEWS[own]} – trawl store`;
-  const tab = ([name, text]) => make("a", { href: address({ view: name, page: "", sort: "", order: "" }), "aria-current": name === own ? "page" : undefined }, text);
-  find("nav").replaceChildren(...Object.entries(VIEWS).map(tab));
+  for (const tab of find("nav").children) {
+    tab.href = address({ view: tab.dataset.view, page: "", sort: "", order: "" });
+    if (tab.dataset.view === own) tab.setAttribute("aria-current", "page");
+    else tab.removeAttribute("aria-current");
+  }
   const form = find("#selection");
   form.hidden = own === "hosts" || own === "incidents";
   for (const name of SELECTION) form.elements[name].value = get(name);
@@ -479,8 +528,14 @@ function show() {
   find("#reset").href = `#${new URLSearchParams({ view: own })}`;
   remark([]);
   const main = make("main", { id: "view", tabindex: -1 });
+  const focused = document.activeElement.id;
   find("#view").replaceWith(main);
-  answering(() => SHOW[own](main));
+  answering(async () => {
+    const text = await SHOW[own](main);
+    // The new button has the keyboard's focus if the old one had it.
+    if (document.activeElement === document.body && focused) document.getElementById(focused)?.focus();
+    return text;
+  });
 }
 
 function logIn() {
@@ -503,6 +558,7 @@ async function start() {
   show();
 }
 
+find("nav").append(...Object.entries(VIEWS).map(([name, text]) => make("a", { "data-view": name }, text)));
 find("#login").addEventListener("submit", async event => {
   event.preventDefault();
   const response = await fetch("api/login", { method: "POST", body: find("#token").value });

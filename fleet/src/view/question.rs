@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -109,20 +110,24 @@ impl Outcome {
 /// Questions about one store.
 #[derive(Debug)]
 pub struct Questions {
+    /// This program, as its path was at the start: an update replaces it.
+    program: PathBuf,
     places: Arc<Places>,
     /// Maximum time of a question.
     time: Duration,
 }
 
 impl Questions {
-    pub fn new(at_once: usize, time: Duration) -> Self {
-        Self { places: Arc::new(Places::new(at_once)), time }
+    pub fn new(at_once: usize, time: Duration) -> Result<Self> {
+        Ok(Self { program: own_binary()?, places: Arc::new(Places::new(at_once)), time })
     }
 
     /// Starts `trawl store` with these arguments once there is a place for the question.
     pub fn start(&self, arguments: &[OsString], client: &Client) -> std::result::Result<Running, Refusal> {
         let place = self.places.enter(|| client.is_gone()).map_err(Refusal::NoPlace)?;
-        Ok(Running::start(arguments, client.clone(), Instant::now() + self.time, place)?)
+        let mut command = Command::new(&self.program);
+        command.arg("store").args(arguments);
+        Ok(Running::start(command, client.clone(), Instant::now() + self.time, place)?)
     }
 }
 
@@ -138,10 +143,8 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(arguments: &[OsString], client: Client, until: Instant, place: Place) -> Result<Self> {
+    fn start(mut command: Command, client: Client, until: Instant, place: Place) -> Result<Self> {
         let over = Wake::new()?;
-        let mut command = Command::new(own_binary()?);
-        command.arg("store").args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         process::with_signals(process::ends_with_parent(&mut command));
         let mut child = command.spawn().map_err(|e| Error::os(WHAT, e))?;
