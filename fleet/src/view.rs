@@ -51,10 +51,12 @@ pub struct View {
     pub users: Option<Users>,
     /// Maximum time of a question.
     pub time: Duration,
-    /// Options of `trawl store query` for this store.
+    /// Arguments of `trawl` that begin a question about this store.
     pub query: Vec<OsString>,
-    /// Options of `trawl store ls` for this store.
+    /// Arguments of `trawl` that list its runs.
     pub list: Vec<OsString>,
+    /// Arguments of `trawl` that list the agents; absent without agents.
+    pub fleet: Option<Vec<OsString>>,
 }
 
 /// A part of an answer, as the page gets it.
@@ -90,13 +92,16 @@ impl View {
         let user = self.user(request)?;
         let asked = Asked::parse(query).map_err(|why| Answer::plain(BAD, &format!("{why}\n")))?;
         let arguments = match path {
-            "/api/session" => return json_answer(&json!({ "store": self.store, "user": user })),
-            "/api/store" => return self.document("ls", &self.list, client),
+            "/api/session" => {
+                return json_answer(&json!({ "store": self.store, "user": user, "has_agents": self.fleet.is_some() }));
+            }
+            "/api/store" => return self.document(&self.list, client),
+            "/api/fleet" => return self.document(self.fleet.as_ref().ok_or_else(not_found)?, client),
             "/api/rows" => asked.rows(),
             "/api/lines" => asked.lines(),
             "/api/incident" => asked.incident(),
             "/packets.pcapng" => Some(asked.packets()),
-            _ => return Err(Answer::plain("404 Not Found", "there is no such page\n")),
+            _ => return Err(not_found()),
         };
         let Some(arguments) = arguments else {
             let why = "rows need the parameter sql, lines cannot have it, and an incident needs its name\n";
@@ -107,7 +112,7 @@ impl View {
         match path {
             "/api/rows" => self.rows(&arguments, asked.count(), client),
             "/api/lines" => self.lines(&arguments, client),
-            "/api/incident" => self.document("query", &arguments, client),
+            "/api/incident" => self.document(&arguments, client),
             _ => self.packets(&arguments, client),
         }
     }
@@ -129,9 +134,8 @@ impl View {
         }
     }
 
-    fn start(&self, command: &str, arguments: &[OsString], client: &Client) -> Result<Running, Answer> {
-        let arguments = [&[command.into()], arguments].concat();
-        self.questions.start(&arguments, client).map_err(|refusal| match refusal {
+    fn start(&self, arguments: &[OsString], client: &Client) -> Result<Running, Answer> {
+        self.questions.start(arguments, client).map_err(|refusal| match refusal {
             Refusal::NoPlace(NoPlace::Busy) => Answer::plain("503 Service Unavailable", "too many questions wait\n"),
             Refusal::NoPlace(NoPlace::Gone) => Answer::plain(UNANSWERED, ""),
             Refusal::Failed(error) => failed(&error),
@@ -139,8 +143,8 @@ impl View {
     }
 
     /// Answers with the JSON that a command prints.
-    fn document(&self, command: &str, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {
-        let mut running = self.start(command, arguments, client)?;
+    fn document(&self, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {
+        let mut running = self.start(arguments, client)?;
         let mut text = Vec::new();
         let read = running.by_ref().take(LARGEST).read_to_end(&mut text).map_err(|error| cannot_read(&error))?;
         let outcome = running.finish();
@@ -151,14 +155,14 @@ impl View {
     }
 
     fn rows(&self, arguments: &[OsString], count: usize, client: &Client) -> Result<Answer, Answer> {
-        let mut running = self.start("query", arguments, client)?;
+        let mut running = self.start(arguments, client)?;
         let part = Rows::read(&mut running, count).map_err(|error| cannot_read(&error))?;
         let is_empty = part.columns.is_empty();
         self.part(running, part.more, is_empty, part)
     }
 
     fn lines(&self, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {
-        let mut running = self.start("query", arguments, client)?;
+        let mut running = self.start(arguments, client)?;
         let part = Lines::read(&mut running).map_err(|error| cannot_read(&error))?;
         let is_empty = part.lines.is_empty();
         self.part(running, part.more, is_empty, part)
@@ -190,7 +194,7 @@ impl View {
     }
 
     fn packets(&self, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {
-        let mut running = self.start("query", arguments, client)?;
+        let mut running = self.start(arguments, client)?;
         let mut piece = vec![0; PIECE];
         let mut length = running.read(&mut piece).map_err(|error| cannot_read(&error))?;
         if length == 0 {
@@ -219,6 +223,10 @@ fn refuse_other_sites(request: &Request) -> Result<(), Answer> {
         None | Some("same-origin" | "none") => Ok(()),
         Some(_) => Err(Answer::plain(FORBIDDEN, "pages of other sites are not answered\n")),
     }
+}
+
+fn not_found() -> Answer {
+    Answer::plain("404 Not Found", "there is no such page\n")
 }
 
 fn set_token(token: &str, request: &Request) -> Answer {

@@ -37,6 +37,12 @@ impl HostsArgs {
         hosts.map(OsString::from).chain(bus.typed()).collect()
     }
 
+    /// Returns the options with which `trawl fleet` reaches the agents; `None` if hosts are not asked through NATS.
+    pub fn fleet(&self) -> Option<Vec<OsString>> {
+        let url = self.hosts.as_ref().filter(|hosts| hosts.contains("://"))?;
+        Some([OsString::from("--nats"), url.into()].into_iter().chain(self.bus.typed()).collect())
+    }
+
     pub fn open(&self) -> Result<Option<Box<dyn Hosts>>> {
         Ok(match self.hosts.as_deref() {
             None => None,

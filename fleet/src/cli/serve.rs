@@ -63,14 +63,16 @@ impl Args {
         }
         let spool = ["--spool".into(), self.spool.clone().into_os_string()];
         let memory = ["--memory".into(), format!("{}B", self.memory).into()];
-        let query = [OsString::from("--store"), (&store).into()].into_iter().chain(spool.clone()).chain(memory);
-        let list = [OsString::from(&store)].into_iter().chain(spool).chain(["--json".into()]);
+        let query = ["store", "query", "--store", &store].map(OsString::from).into_iter().chain(spool.clone());
+        let list = ["store", "ls", &store, "--json"].map(OsString::from).into_iter().chain(spool);
+        let status = |options| ["fleet", "status", "--json"].map(OsString::from).into_iter().chain(options).collect();
         Ok(View {
             questions: Questions::new(self.at_once.into(), self.time)?,
             users,
             time: self.time,
-            query: query.chain(self.hosts.typed()).collect(),
+            query: query.chain(memory).chain(self.hosts.typed()).collect(),
             list: list.collect(),
+            fleet: self.hosts.fleet().map(status),
             store,
         })
     }

@@ -147,11 +147,11 @@ function age(time) {
   return `${Math.max(0, Math.floor(time / size))} ${unit}`;
 }
 
-/** Returns the hosts of a listing, the ones with problems first. */
-function hostsOf(listing) {
+/** Returns the hosts of a listing and of the agents, the ones with problems first. */
+function hostsOf(listing, agents) {
   const hosts = new Map();
   const host = name => {
-    if (!hosts.has(name)) hosts.set(name, { name, runs: [], pauses: [], lost: 0, unknown: 0, evicted: 0, spooled: 0, recorded: 0, gaps: 0 });
+    if (!hosts.has(name)) hosts.set(name, { name, runs: [], pauses: [], lost: 0, unknown: 0, evicted: 0, spooled: 0, recorded: 0, gaps: 0, agent: null });
     return hosts.get(name);
   };
   for (const run of listing.captures) {
@@ -165,6 +165,7 @@ function hostsOf(listing) {
     own.lost += Object.values(run.lost).reduce((sum, one) => sum + one, 0);
   }
   for (const pause of listing.not_recording) host(pause.host).pauses.push(pause);
+  for (const agent of agents) host(agent.host).agent = agent;
   for (const own of hosts.values()) Object.assign(own, health(own));
   return [...hosts.values()].sort((one, other) => other.level - one.level || one.name.localeCompare(other.name));
 }
@@ -172,6 +173,12 @@ function hostsOf(listing) {
 function health(host) {
   const bad = [], warn = [];
   if (host.pauses.some(pause => pause.to_ns === null)) bad.push("not recording");
+  if (host.agent?.silent) bad.push("agent silent");
+  else if (host.agent?.error) bad.push(host.agent.error);
+  const captures = host.agent?.state?.captures ?? [];
+  for (const { capture, phase, error } of captures) {
+    if (phase === "waiting" || phase === "refused") bad.push(`'${capture.name}' ${phase}${error ? `: ${error}` : ""}`);
+  }
   if (host.unknown || host.gaps) bad.push(`${plural(host.unknown, "packet")} unknown`);
   const past = host.pauses.filter(pause => pause.to_ns !== null).length;
   if (past) warn.push(plural(past, "pause"));
@@ -180,7 +187,9 @@ function health(host) {
   if (host.spooled) warn.push(`${count.format(host.spooled)} in the spool`);
   const open = host.runs.some(run => run.ended === null);
   const last = ms(Math.max(0, ...host.runs.map(run => run.last_ns ?? 0)));
-  const text = [...bad, ...warn].join(", ") || (open ? "no end record: recording, or killed" : "ended");
+  const running = captures.filter(({ phase }) => phase === "running").length;
+  const well = running ? `${plural(running, "capture")} running` : open ? "no end record: recording, or killed" : host.runs.length ? "ended" : "nothing stored";
+  const text = [...bad, ...warn].join(", ") || well;
   return { level: bad.length ? 2 : warn.length ? 1 : 0, text, last: last ? ` · last ${age(Date.now() - last)} ago` : "" };
 }
 
@@ -231,7 +240,7 @@ function axis([from, to]) {
 const key = (kind, text) => make("span", {}, make("svg", { viewBox: "0 0 1 1" }, make("rect", { class: kind, width: 1, height: 1 })), text);
 const figure = (text, label, kind) => make("div", {}, make("b", { class: kind }, text), make("span", {}, label));
 
-let listing = null;
+let session = null, listing = null;
 
 async function list() {
   listing = await ask("api/store");
@@ -242,8 +251,9 @@ async function list() {
 
 async function showHosts(main) {
   const { captures, total } = await list();
+  const status = session.has_agents ? await ask("api/fleet").catch(error => remark([error.message])) : null;
   const now = Date.now();
-  const all = hostsOf(listing);
+  const all = hostsOf(listing, status?.hosts ?? []);
   const size = captures.reduce((sum, run) => sum + run.bytes, 0);
   const bad = all.filter(host => host.level > 0).length;
   const spans = captures.map(run => spanOf(run, now)).filter(([from]) => Number.isFinite(from));
@@ -545,7 +555,6 @@ function logIn() {
 }
 
 async function start() {
-  let session;
   try {
     session = await ask("api/session");
   } catch (error) {

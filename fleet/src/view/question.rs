@@ -1,4 +1,4 @@
-//! Questions of the page. Each runs `trawl store` as a process, which is killed when its client leaves, or its time is
+//! Questions of the page. Each runs a command of `trawl` as a process, which is killed when its client leaves, or its time is
 //! over: a question can neither take the server's memory nor end it.
 
 use std::ffi::OsString;
@@ -122,11 +122,11 @@ impl Questions {
         Ok(Self { program: own_binary()?, places: Arc::new(Places::new(at_once)), time })
     }
 
-    /// Starts `trawl store` with these arguments once there is a place for the question.
+    /// Starts `trawl` with these arguments once there is a place for the question.
     pub fn start(&self, arguments: &[OsString], client: &Client) -> std::result::Result<Running, Refusal> {
         let place = self.places.enter(|| client.is_gone()).map_err(Refusal::NoPlace)?;
         let mut command = Command::new(&self.program);
-        command.arg("store").args(arguments);
+        command.args(arguments);
         Ok(Running::start(command, client.clone(), Instant::now() + self.time, place)?)
     }
 }

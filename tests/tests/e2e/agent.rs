@@ -8,6 +8,7 @@ mod near;
 mod newer;
 mod operators;
 mod start;
+mod view;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -16,19 +16,24 @@ const TOKEN: &str = "a-token-that-is-random-elsewhere";
 const ENDLESS: &str =
     "SELECT count(*) FROM packets a, packets b, packets c, packets d WHERE a.length+b.length+c.length+d.length=7";
 
+/// A page about a store, on a free port.
+pub struct Page {
+    running: Running,
+    address: String,
+}
+
 /// A store with the records of two hosts, and its page.
 struct Served {
     lab: Lab,
     url: String,
-    page: Running,
-    address: String,
+    page: Page,
 }
 
 /// An answer of the page.
-struct Answer {
-    status: u16,
+pub struct Answer {
+    pub status: u16,
     head: String,
-    body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 impl Answer {
@@ -36,7 +41,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 }
@@ -77,8 +82,24 @@ fn target(path: &str, parameters: &[(&str, &str)]) -> String {
     format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
+impl Page {
+    pub fn serve(url: &str, options: &[&str]) -> Self {
+        let base = args!("store serve {url} --listen 127.0.0.1:0 --spool /nonexistent");
+        let running = Running::start(&[&base[..], options].concat(), "serving http://");
+        let said = running.said();
+        let address = said.split_once("http://").expect("an address").1;
+        let address = address.split('/').next().expect("an address").to_owned();
+        Self { running, address }
+    }
+
+    pub fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Answer {
+        let target = target(path, parameters);
+        send(&self.address, &format!("GET {target} HTTP/1.1\r\nHost: {}\r\n", self.address), "")
+    }
+}
+
 impl Served {
-    fn of(frames: &[Vec<u8>], options: &[&str]) -> Option<Self> {
+    fn of(frames: &[Vec<u8>]) -> Option<Self> {
         if !fleet_or_skip() {
             return None;
         }
@@ -98,31 +119,16 @@ impl Served {
         }
         let indexed = trawl(&["store", "index", &url]);
         assert!(indexed.status.success(), "{indexed:?}");
-        let (page, address) = Self::serve(&url, options);
-        Some(Self { lab, url, page, address })
+        let page = Page::serve(&url, &[]);
+        Some(Self { lab, url, page })
     }
 
     fn new() -> Option<Self> {
-        Self::of(&[ipv4_udp(0), ipv6_udp(0), silent(64)], &[])
-    }
-
-    /// Starts the page on a free port.
-    fn serve(url: &str, options: &[&str]) -> (Running, String) {
-        let base = args!("store serve {url} --listen 127.0.0.1:0 --spool /nonexistent");
-        let page = Running::start(&[&base[..], options].concat(), "serving http://");
-        let said = page.said();
-        let address = said.split_once("http://").expect("an address").1;
-        let address = address.split('/').next().expect("an address").to_owned();
-        (page, address)
+        Self::of(&[ipv4_udp(0), ipv6_udp(0), silent(64)])
     }
 
     fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Answer {
-        self.get_with(path, parameters, "")
-    }
-
-    fn get_with(&self, path: &str, parameters: &[(&str, &str)], headers: &str) -> Answer {
-        let target = target(path, parameters);
-        send(&self.address, &format!("GET {target} HTTP/1.1\r\nHost: {}\r\n{headers}", self.address), "")
+        self.page.get(path, parameters)
     }
 
     fn query(&self, arguments: &[&str]) -> Vec<u8> {
@@ -183,9 +189,9 @@ fn page_has_the_answers_of_the_commands() {
         assert!(packets.len() >= 200, "{}", packets.len());
         assert_eq!(packets, path("command.pcapng", &expected));
     }
-    let said = served.page.said();
+    let said = served.page.running.said();
     assert!(said.contains("127.0.0.1 asks /api/lines: --filter=udp"), "{said}");
-    assert!(served.page.stop().status.success());
+    assert!(served.page.running.stop().status.success());
 }
 
 #[test]
@@ -196,7 +202,7 @@ fn failed_questions_are_explained() {
         ("/api/rows", [("sql", "COPY packets TO '/tmp/view-wrote.csv'")], "DML not supported"),
         ("/api/rows", [("sql", "CREATE TABLE t AS SELECT 1")], "DDL not supported"),
         ("/api/rows", [("sql", "DROP TABLE packets")], "DDL not supported"),
-        ("/api/rows", [("sql", "SELECT * FROM '/etc/passwd'")], "the tables are packets and flows"),
+        ("/api/rows", [("sql", "SELECT * FROM '/etc/passwd'")], "SELECT * FROM packets LIMIT 10"),
         ("/api/rows", [("sql", "--memory=1TiB")], "cannot answer the query"),
         ("/api/lines", [("filter", "port nope")], "unknown port 'nope'"),
         ("/packets.pcapng", [("filter", "port nope")], "unknown port 'nope'"),
@@ -221,7 +227,7 @@ fn failed_questions_are_explained() {
 #[test]
 fn requests_of_other_sites_and_names_are_refused() {
     let Some(served) = Served::new() else { return };
-    let address = &served.address;
+    let address = &served.page.address;
     for (head, status) in [
         ("GET /api/store HTTP/1.1\r\nHost: evil.example\r\n".to_owned(), 403),
         (format!("GET /api/store HTTP/1.1\r\nHost: {address}\r\nOrigin: http://evil.example\r\n"), 403),
@@ -252,7 +258,7 @@ fn users_need_their_tokens() {
     let hash = hash.trim();
     let tokens = served.lab.file("tokens");
     fs::write(&tokens, format!("# users\nalice {hash}\n")).expect("a file");
-    let (page, address) = Served::serve(&served.url, &["--tokens", &tokens]);
+    let Page { running: page, address } = Page::serve(&served.url, &["--tokens", &tokens]);
     let rows = target("/api/rows", &[("sql", "SELECT count(*) FROM packets")]);
     let ask = |headers: &str| send(&address, &format!("GET {rows} HTTP/1.1\r\nHost: view.example\r\n{headers}"), "");
     let log_in = |token: &str, origin: &str| {
@@ -289,12 +295,12 @@ fn question_ends_with_its_time_or_its_reader() {
         write!(stream, "GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is read");
         stream
     };
-    let stream = ask(&served.address);
+    let stream = ask(&served.page.address);
     wait_until("the question runs", || !served.is_idle());
     drop(stream);
     wait_until("it ends with its reader", || served.is_idle());
 
-    let (page, address) = Served::serve(&served.url, &["--time", "1s", "--at-once", "1"]);
+    let Page { running: page, address } = Page::serve(&served.url, &["--time", "1s", "--at-once", "1"]);
     let mut streams = [ask(&address), ask(&address)];
     for stream in &mut streams {
         let mut text = String::new();
@@ -314,7 +320,7 @@ fn shown(served: &Served, state: &str) -> Option<String> {
     let output = Command::new("chromium")
         .args(args!("--headless --no-sandbox --disable-gpu --virtual-time-budget=20000 --dump-dom"))
         .arg(format!("--user-data-dir={}", served.lab.file("chromium")))
-        .arg(format!("http://{}/#{state}", served.address))
+        .arg(format!("http://{}/#{state}", served.page.address))
         .stderr(Stdio::null())
         .output();
     let Ok(output) = output else {
@@ -327,7 +333,7 @@ fn shown(served: &Served, state: &str) -> Option<String> {
 #[test]
 fn chromium_shows_the_page_and_runs_no_text_of_packets() {
     let request = b"GET / HTTP/1.1\r\nHost: <img/src=x/onerror=document.title='run'>\r\n\r\n";
-    let Some(served) = Served::of(&[udp_to(53, b"x"), tcp_to(80, request)], &[]) else { return };
+    let Some(served) = Served::of(&[udp_to(53, b"x"), tcp_to(80, request)]) else { return };
     let Some(hosts) = shown(&served, "view=hosts") else { return };
     for part in ["2 hosts, 2 runs", ">alpha</a>", "class=\"run\"", "ended"] {
         assert!(hosts.contains(part), "{part}: {hosts}");
