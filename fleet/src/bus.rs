@@ -7,7 +7,7 @@ pub mod fleet;
 pub mod log;
 
 pub use ask::{Answers, Asker};
-pub use connection::{Config, check_name, shown};
+pub use connection::{ASK, COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, check_name, shown};
 
 use std::future::Future;
 use std::sync::mpsc::{self, Receiver};
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result};
+
+/// Name of operators on the bus.
+pub const OPERATOR: &str = "operator";
 
 /// Events of the connection, and messages.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ mod agent;
 mod bus;
 mod cli;
 mod query;
+mod server;
+mod tls;
 mod view;
 
 use std::io;

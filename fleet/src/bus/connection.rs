@@ -1,17 +1,14 @@
 //! The connection to NATS: this side's identity, the trusted keys, and the names of the streams.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::time::Duration;
 
-use async_nats::rustls::pki_types::pem::PemObject;
-use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use async_nats::rustls::{ClientConfig, RootCertStore, crypto};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
 use super::{News, Reporter};
+use crate::tls;
 
 /// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end
 /// with the host; a desired state is republished as `trawl.cmd.HOST`.
@@ -96,7 +93,8 @@ impl Config {
             options = read.map_err(|e| format!("cannot read the credentials: {e}"))?;
         }
         if self.tls_ca.is_some() || self.tls_certificate.is_some() {
-            options = options.require_tls(true).tls_client_config(self.tls()?);
+            let identity = self.tls_certificate.as_deref().zip(self.tls_key.as_deref());
+            options = options.require_tls(true).tls_client_config(tls::client(self.tls_ca.as_deref(), identity)?);
         }
         if patient {
             options = options.retry_on_initial_connect();
@@ -114,37 +112,6 @@ impl Config {
     pub fn key(&self) -> Result<KeyPair, String> {
         let text = self.nkey.as_ref().or(self.credentials.as_ref());
         key_in(text.ok_or("a private key is missing: name its file by --nkey or --creds")?)
-    }
-
-    fn tls(&self) -> Result<ClientConfig, String> {
-        let mut roots = RootCertStore::empty();
-        let ca = self.tls_ca.as_ref().ok_or("TLS requires the certificate of the authority")?;
-        for one in certificates(ca)? {
-            let added = roots.add(one);
-            added.map_err(|e| format!("cannot use the certificate authority: {e}"))?;
-        }
-        let builder = ClientConfig::builder_with_provider(crypto::ring::default_provider().into())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?
-            .with_root_certificates(roots);
-        let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
-            return Ok(builder.with_no_client_auth());
-        };
-        let key = PrivateKeyDer::from_pem_reader(io::Cursor::new(key.as_bytes()))
-            .map_err(|e| format!("cannot read the TLS key: {e}"))?;
-        builder
-            .with_client_auth_cert(certificates(certificate)?, key)
-            .map_err(|e| format!("cannot use the TLS certificate: {e}"))
-    }
-}
-
-fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_reader_iter(io::Cursor::new(text.as_bytes()));
-    let all: Result<Vec<_>, _> = read.collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err("cannot read a certificate: the file contains none".to_owned()),
-        Err(error) => Err(format!("cannot read a certificate: {error}")),
     }
 }
 

@@ -121,7 +121,8 @@ pub fn start(config: Config, wake: &Wake) -> Result<Bus> {
     Bus::start(wake, move |puts, news| run(config, puts, news))
 }
 
-fn streams() -> [stream::Config; 2] {
+/// Returns the streams of the desired states and of the hosts' states.
+pub fn streams() -> [stream::Config; 2] {
     let common = stream::Config {
         max_messages_per_subject: 1,
         max_message_size: VALUE_MOST,

@@ -3,6 +3,7 @@
 mod log;
 mod operator;
 mod owners;
+mod server;
 mod trigger;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use trawl_sys::{Error, Result, files::create, units};
 use super::agent;
 use super::bus::BusArgs;
 use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Selector};
-use crate::bus::check_name;
+use crate::bus::{OPERATOR, check_name};
 use operator::Operator;
 
 /// Starts, stops and shows captures on many hosts, whose agents follow a NATS server or a file
@@ -36,6 +37,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Agent(Box<agent::Args>),
+    Bus(server::Bus),
     Start(Box<Start>),
     Stop(Stop),
     Trigger(Box<trigger::Trigger>),
@@ -45,8 +47,6 @@ enum Command {
     Key(Key),
 }
 
-/// Name of an operator on the bus.
-const OPERATOR: &str = "operator";
 const NANOSECONDS: u64 = 1_000_000_000;
 
 #[derive(Debug, clap::Args)]
@@ -218,6 +218,7 @@ impl ServerArgs {
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Agent(args) => agent::run(*args),
+        Command::Bus(args) => server::run(&args),
         Command::Start(args) => start(&args),
         Command::Stop(args) => stop(&args),
         Command::Trigger(args) => trigger::run(&args),

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use trawl_tests::generator::generate;
 use trawl_tests::witness::nothing_attached;
-use trawl_tests::{Lab, Running, args, fleet_or_skip, frames, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, binary, fleet_or_skip, frames, tools_or_skip, trawl, wait_until};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -183,9 +183,14 @@ fn killed_agent_leaves_nothing_and_its_captures_do_not_double() {
 /// A NATS server with a key for each host, which must also present a certificate.
 struct Nats {
     server: Option<Child>,
+    /// The program with its arguments.
+    command: Vec<String>,
     directory: String,
     url: String,
 }
+
+/// Starts one kind of server.
+type Up = fn(&Lab) -> Option<Nats>;
 
 impl Drop for Nats {
     fn drop(&mut self) {
@@ -233,9 +238,7 @@ impl Nats {
             fs::write(format!("{directory}/{name}"), text).expect("a file");
         }
         drop(free);
-        let mut nats = Self { server: None, directory, url: format!("nats://{address}") };
-        nats.start();
-        Some(nats)
+        Some(Self::started(directory, format!("nats://{address}")))
     }
 
     /// Starts a server without TLS, where hosts log in with their names and a password.
@@ -251,12 +254,44 @@ impl Nats {
         fs::write(format!("{directory}/nats.conf"), text).expect("a file");
         fs::write(format!("{directory}/operator"), OPERATOR[0]).expect("a file");
         drop(free);
-        let mut nats = Self { server: None, directory, url: format!("nats://{address}") };
+        Some(Self::started(directory, format!("nats://{address}")))
+    }
+
+    /// Starts nats-server with certificates and keys.
+    fn up(lab: &Lab) -> Option<Self> {
+        let directory = Self::certified(lab)?;
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address");
+        let text = format!(
+            "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\ntls {{ cert_file: \"{directory}/server.pem\", key_file: \"{directory}/server.key\", ca_file: \"{directory}/ca.pem\", verify: true }}\n{}",
+            documented_accounts(),
+        );
+        fs::write(format!("{directory}/nats.conf"), text).expect("a file");
+        drop(free);
+        Some(Self::started(directory, format!("tls://{address}")))
+    }
+
+    /// Starts trawl's own bus with certificates and keys.
+    fn embedded(lab: &Lab) -> Option<Self> {
+        let directory = Self::certified(lab)?;
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address");
+        let hosts = format!("alpha = {:?}\nbeta = {:?}", ALPHA[1], BETA[1]);
+        let users = format!("operators = [{:?}]\n[hosts]\n{hosts}\n", OPERATOR[1]);
+        fs::write(format!("{directory}/users.toml"), users).expect("a file");
+        drop(free);
+        let trawl = binary::path().display().to_string();
+        let command = args!(
+            "{trawl} fleet bus --listen {address} --users {directory}/users.toml --dir {directory}/bus --tls-cert {directory}/server.pem --tls-key {directory}/server.key --tls-ca {directory}/ca.pem"
+        );
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let mut nats = Self { server: None, command, directory, url: format!("tls://{address}") };
         nats.start();
         Some(nats)
     }
 
-    fn up(lab: &Lab) -> Option<Self> {
+    /// Returns a directory with keys, and with certificates of one authority.
+    fn certified(lab: &Lab) -> Option<String> {
         if !Self::is_there() {
             return None;
         }
@@ -282,28 +317,21 @@ impl Nats {
         for (name, key) in [("alpha", ALPHA), ("beta", BETA), ("operator", OPERATOR)] {
             write(name, key[0]);
         }
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("an address");
-        write(
-            "nats.conf",
-            &format!(
-                "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\ntls {{ cert_file: \"{directory}/server.pem\", key_file: \"{directory}/server.key\", ca_file: \"{directory}/ca.pem\", verify: true }}\n{}",
-                documented_accounts(),
-            ),
-        );
-        drop(free);
-        let mut nats = Self { server: None, directory, url: format!("tls://{address}") };
+        Some(directory)
+    }
+
+    /// Starts nats-server with the configuration in its directory.
+    fn started(directory: String, url: String) -> Self {
+        let command = vec!["nats-server".to_owned(), "-c".to_owned(), format!("{directory}/nats.conf")];
+        let mut nats = Self { server: None, command, directory, url };
         nats.start();
-        Some(nats)
+        nats
     }
 
     fn start(&mut self) {
-        let server = Command::new("nats-server")
-            .args(["-c", &format!("{}/nats.conf", self.directory)])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        self.server = Some(server.expect("nats-server"));
+        let server =
+            Command::new(&self.command[0]).args(&self.command[1..]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.server = Some(server.expect("the server"));
         let address = self.url.split_once("//").map_or("", |(_, address)| address);
         wait_until("the server listens", || TcpStream::connect(address).is_ok());
     }
@@ -409,12 +437,9 @@ fn changes(stdout: &str) -> Vec<Value> {
 
 /// Compares the generated packets with the hosts' reports and the stores, across the death of the bus, a partition from
 /// it and the death of an agent.
-#[test]
-fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
+fn fleet_is_started_and_stopped_and_outlives(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(mut nats) = Nats::up(&lab) else {
-        return;
-    };
+    let Some(mut nats) = up(&lab) else { return };
     let made = nats.fleet(&["status"]);
     assert!(made.status.success(), "{made:?}");
     let alpha = nats.agent(&lab, "alpha", "alpha");
@@ -484,6 +509,16 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert!(changes.last().is_some_and(|one| is(one, "none")), "{changes:?}");
 }
 
+#[test]
+fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
+    fleet_is_started_and_stopped_and_outlives(Nats::up);
+}
+
+#[test]
+fn fleet_is_started_and_stopped_over_the_embedded_bus_and_outlives_it() {
+    fleet_is_started_and_stopped_and_outlives(Nats::embedded);
+}
+
 /// Users of an operator's account can connect, with their rights in their credentials.
 #[test]
 fn credentials_open_the_bus() {
@@ -514,8 +549,14 @@ fn credentials_open_the_bus() {
 
 #[test]
 fn host_has_no_rights_to_subjects_of_another() {
+    for up in [Nats::up, Nats::embedded] {
+        refuses_subjects_of_another(up);
+    }
+}
+
+fn refuses_subjects_of_another(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(nats) = Nats::up(&lab) else { return };
+    let Some(nats) = up(&lab) else { return };
     let impostor = nats.agent(&lab, "beta", "alpha");
     impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.beta\"");
     impostor.wait_said("Permissions Violation for Publish to \"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.beta\"");

@@ -9,7 +9,7 @@ use trawl_tests::generator::generate;
 use trawl_tests::witness::tshark;
 use trawl_tests::{Lab, Running, args, fleet_or_skip, frames, trawl, wait_until};
 
-use super::{Nats, phases, recorded, report};
+use super::{Nats, Up, phases, recorded, report};
 
 pub fn json(output: &std::process::Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -49,8 +49,17 @@ pub fn totals<const N: usize>(lab: &Lab, names: [&str; N]) -> [u64; N] {
 
 #[test]
 fn minute_before_is_stored_on_all_hosts() {
+    minute_before_is_stored(Nats::up);
+}
+
+#[test]
+fn minute_before_is_stored_over_the_embedded_bus() {
+    minute_before_is_stored(Nats::embedded);
+}
+
+fn minute_before_is_stored(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(nats) = Nats::up(&lab) else { return };
+    let Some(nats) = up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent(&lab, "beta", "beta");
@@ -235,8 +244,17 @@ fn await_requests(nats: &Nats, command: &[&str]) -> (Running, String) {
 
 #[test]
 fn events_and_requests_trigger_incidents() {
+    events_and_requests_trigger(Nats::up);
+}
+
+#[test]
+fn events_and_requests_trigger_incidents_over_the_embedded_bus() {
+    events_and_requests_trigger(Nats::embedded);
+}
+
+fn events_and_requests_trigger(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(nats) = Nats::up(&lab) else { return };
+    let Some(nats) = up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent(&lab, "beta", "beta");

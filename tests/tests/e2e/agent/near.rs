@@ -9,7 +9,7 @@ use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, args, fleet_or_skip, frames, trawl, wait_until};
 
 use super::incident::{account, start, totals};
-use super::{Nats, recorded};
+use super::{Nats, Up, recorded};
 
 fn chunks(directory: &str) -> usize {
     let mut count = 0;
@@ -23,8 +23,17 @@ fn chunks(directory: &str) -> usize {
 
 #[test]
 fn packets_are_fetched_from_their_hosts() {
+    packets_are_fetched(Nats::up);
+}
+
+#[test]
+fn packets_are_fetched_from_their_hosts_over_the_embedded_bus() {
+    packets_are_fetched(Nats::embedded);
+}
+
+fn packets_are_fetched(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(nats) = Nats::up(&lab) else { return };
+    let Some(nats) = up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     wait_until("it has reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1));

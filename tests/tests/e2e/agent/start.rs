@@ -3,7 +3,7 @@
 use serde_json::Value;
 use trawl_tests::{Lab, Running, args, trawl, wait_until};
 
-use super::{Nats, phase_of, phases, report};
+use super::{Nats, Up, phase_of, phases, report};
 
 fn host<'a>(document: &'a Value, name: &str) -> &'a Value {
     let hosts = document["hosts"].as_array().expect("a list");
@@ -14,8 +14,17 @@ fn host<'a>(document: &'a Value, name: &str) -> &'a Value {
 /// Agents that start together with the server may report before its streams exist, and repeat their reports.
 #[test]
 fn start_waits_for_agents_that_have_not_reported_yet() {
+    start_waits_for_agents(Nats::up);
+}
+
+#[test]
+fn start_over_the_embedded_bus_waits_for_agents() {
+    start_waits_for_agents(Nats::embedded);
+}
+
+fn start_waits_for_agents(up: Up) {
     let Some(lab) = Lab::open() else { return };
-    let Some(nats) = Nats::up(&lab) else { return };
+    let Some(nats) = up(&lab) else { return };
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let place = nats.place("operator");
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
