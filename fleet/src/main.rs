@@ -6,6 +6,7 @@ mod bus;
 mod cli;
 mod query;
 mod server;
+mod setup;
 mod tls;
 mod view;
 

@@ -34,6 +34,8 @@ const WRITING: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Interval of heartbeats to consumers; clients expect one in ten seconds.
 const HEARTBEAT: Duration = Duration::from_secs(4);
+/// Interval at which the hosts' states are written to their file.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// Time without new connections after a failure, for lack of file descriptors for example.
 const REST: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,7 @@ struct Shared {
 /// A running bus, which ends when it is dropped.
 pub struct Server {
     _runtime: Runtime,
+    shared: Arc<Shared>,
     pub address: SocketAddr,
 }
 
@@ -56,12 +59,12 @@ pub struct Config {
     pub listen: SocketAddr,
     pub users: Users,
     pub tls: Option<ServerConfig>,
-    /// File that keeps the desired states.
-    pub file: Option<PathBuf>,
+    /// Directory that keeps the states.
+    pub directory: Option<PathBuf>,
 }
 
 impl Server {
-    /// Starts a bus; `failed` is called if it can no longer keep the desired states.
+    /// Starts a bus; `failed` is called if it can no longer keep the states.
     pub fn start(config: Config, failed: impl Fn(Error) + Send + Sync + 'static) -> Result<Self> {
         let what = || format!("cannot listen on {}", config.listen);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -72,13 +75,19 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind(config.listen)).map_err(|e| Error::os(what(), e))?;
         let address = listener.local_addr().map_err(|e| Error::os(what(), e))?;
         let shared = Arc::new(Shared {
-            hub: Mutex::new(Hub::open(config.users, config.file)?),
+            hub: Mutex::new(Hub::open(config.users, config.directory)?),
             tls: config.tls.map(|tls| Arc::new(tls).into()),
             failed: Box::new(failed),
         });
         runtime.spawn(accept(listener, Arc::clone(&shared)));
-        runtime.spawn(beat(shared));
-        Ok(Self { _runtime: runtime, address })
+        runtime.spawn(beat(Arc::clone(&shared)));
+        runtime.spawn(save(Arc::clone(&shared)));
+        Ok(Self { _runtime: runtime, shared, address })
+    }
+
+    /// Saves the hosts' states, and ends.
+    pub fn end(self) -> Result<()> {
+        self.shared.hub.lock().save_states()
     }
 }
 
@@ -99,6 +108,17 @@ async fn beat(shared: Arc<Shared>) {
     loop {
         due.tick().await;
         shared.hub.lock().beat(Instant::now(), HEARTBEAT);
+    }
+}
+
+async fn save(shared: Arc<Shared>) {
+    let mut due = interval(SAVE_EVERY);
+    loop {
+        due.tick().await;
+        let saved = shared.hub.lock().save_states();
+        if let Err(error) = saved {
+            (shared.failed)(error);
+        }
     }
 }
 

@@ -15,6 +15,18 @@ fn provider() -> Arc<CryptoProvider> {
     ring::default_provider().into()
 }
 
+/// Returns the authorities that this system trusts.
+fn system_roots() -> Done<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let why = found.errors.first().map_or("this system has none".to_owned(), ToString::to_string);
+        return Err(format!("cannot find the certificates of public authorities: {why}; name one by --tls-ca"));
+    }
+    Ok(roots)
+}
+
 fn roots(ca: &str) -> Done<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for one in certificates(ca)? {
@@ -24,13 +36,13 @@ fn roots(ca: &str) -> Done<RootCertStore> {
     Ok(roots)
 }
 
-/// Returns the options of a client with its certificate and key, if it has them.
+/// Returns the options of a client with its certificate and key, if it has them. Without an authority, it trusts the
+/// system's.
 pub fn client(ca: Option<&str>, identity: Option<(&str, &str)>) -> Done<ClientConfig> {
-    let ca = ca.ok_or("TLS requires the certificate of the authority")?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
-        .with_root_certificates(roots(ca)?);
+        .with_root_certificates(ca.map_or_else(system_roots, roots)?);
     match identity {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => {

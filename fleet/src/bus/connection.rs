@@ -1,6 +1,7 @@
 //! The connection to NATS: this side's identity, the trusted keys, and the names of the streams.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
@@ -26,6 +27,7 @@ pub const LOG: &str = "trawl.log.";
 /// The server, this side's name and credentials, and the trusted keys.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// The servers' addresses, separated by commas.
     pub url: String,
     /// Name of this side: a host, or the operator.
     pub name: String,
@@ -37,14 +39,29 @@ pub struct Config {
     pub tls_certificate: Option<String>,
     pub tls_key: Option<String>,
     pub tls_ca: Option<String>,
+    /// Copies of each state on the servers, for streams that do not exist yet.
+    pub replicas: usize,
 }
 
-/// Returns a server's address without the password that it may contain.
-pub fn shown(url: &str) -> String {
-    match url.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
+/// Returns the servers' addresses without the passwords that they may contain.
+pub fn shown(urls: &str) -> String {
+    let one = |url: &str| match url.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
         Some((scheme, Some((_, address)))) => format!("{scheme}://{address}"),
         _ => url.to_owned(),
+    };
+    urls.split(',').map(one).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the delay before a connection. Agents do not all return at once to a server that was restarted; an operator
+/// waits only after a failure.
+fn delay(attempts: usize, is_agent: bool) -> Duration {
+    if attempts <= 1 && !is_agent {
+        return Duration::ZERO;
     }
+    let most = (200 << attempts.min(6)).min(8000);
+    // Each hasher has random keys.
+    let random = RandomState::new().build_hasher().finish();
+    Duration::from_millis(most / 4 + random % (most * 3 / 4))
 }
 
 /// Checks a host name, which becomes a part of subjects.
@@ -73,7 +90,7 @@ impl Config {
             .connection_timeout(Duration::from_secs(5))
             .ping_interval(Duration::from_secs(10))
             .request_timeout(Some(Duration::from_secs(5)))
-            .reconnect_delay_callback(|attempts| Duration::from_millis((100 << attempts.min(6)).min(5000)))
+            .reconnect_delay_callback(move |attempts| delay(attempts, patient))
             .event_callback(move |event| {
                 let news = match event {
                     Event::Connected => Some(News::Connected),
@@ -92,19 +109,21 @@ impl Config {
             let read = options.credentials(text);
             options = read.map_err(|e| format!("cannot read the credentials: {e}"))?;
         }
-        if self.tls_ca.is_some() || self.tls_certificate.is_some() {
+        let addresses: Result<Vec<ServerAddr>, _> = self.url.split(',').map(|url| url.trim().parse()).collect();
+        let addresses = addresses.map_err(|e| format!("cannot read the server's address: {e}"))?;
+        let is_encrypted = addresses.iter().any(ServerAddr::tls_required);
+        if is_encrypted || self.tls_ca.is_some() || self.tls_certificate.is_some() {
             let identity = self.tls_certificate.as_deref().zip(self.tls_key.as_deref());
             options = options.require_tls(true).tls_client_config(tls::client(self.tls_ca.as_deref(), identity)?);
         }
         if patient {
             options = options.retry_on_initial_connect();
         }
-        let address = self.url.parse::<ServerAddr>();
-        let address = address.map_err(|e| format!("cannot read the server's address: {e}"))?;
-        if let (Some(user), Some(password)) = (address.username(), address.password()) {
+        let user = addresses.iter().find_map(|address| address.username().zip(address.password()));
+        if let Some((user, password)) = user {
             options = options.user_and_password(user.to_owned(), password.to_owned());
         }
-        let connected = options.connect(address).await;
+        let connected = options.connect(addresses.as_slice()).await;
         connected.map_err(|e| format!("cannot connect: {e}"))
     }
 
@@ -232,6 +251,22 @@ fn digits(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_are_never_shown() {
+        let urls = "tls://a:secret@one:4222,nats://b:secret@two,three";
+        assert_eq!(shown(urls), "tls://one:4222,nats://two,three");
+    }
+
+    #[test]
+    fn agents_return_at_different_times() {
+        let delays: Vec<Duration> = (0..1000).map(|_| delay(3, true)).collect();
+        let (least, most) = (delays.iter().min().expect("some"), delays.iter().max().expect("some"));
+        assert!(*least >= Duration::from_millis(400) && *most < Duration::from_millis(1600), "{least:?} {most:?}");
+        assert!(*most - *least > Duration::from_millis(1000));
+        assert_eq!(delay(1, false), Duration::ZERO);
+        assert!(delay(1, true) > Duration::ZERO && delay(1000, false) < Duration::from_secs(8));
+    }
 
     #[test]
     fn only_commands_an_operator_signed_for_the_host_are_opened() {

@@ -121,8 +121,8 @@ pub fn start(config: Config, wake: &Wake) -> Result<Bus> {
     Bus::start(wake, move |puts, news| run(config, puts, news))
 }
 
-/// Returns the streams of the desired states and of the hosts' states.
-pub fn streams() -> [stream::Config; 2] {
+/// Returns the streams of the desired states and of the hosts' states, with this many copies.
+pub fn streams(replicas: usize) -> [stream::Config; 2] {
     let common = stream::Config {
         max_messages_per_subject: 1,
         max_message_size: VALUE_MOST,
@@ -130,7 +130,7 @@ pub fn streams() -> [stream::Config; 2] {
         // A host's message could otherwise remove all other hosts' messages.
         allow_rollup: false,
         deny_delete: true,
-        num_replicas: 1,
+        num_replicas: replicas,
         ..stream::Config::default()
     };
     [
@@ -238,7 +238,7 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());
     let mut context = async_nats::jetstream::new(config.connect(false, &news).await?);
     context.set_timeout(Duration::from_secs(5));
-    let [desired, states] = streams();
+    let [desired, states] = streams(config.replicas);
     let desired = watch(&context, desired).await?;
     let states = watch(&context, states).await?;
     if let Err(why) = log::make_stream(&context).await {

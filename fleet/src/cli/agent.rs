@@ -42,7 +42,7 @@ pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
     #[arg(long, value_name = "FILE", required_unless_present = "nats")]
     state: Option<PathBuf>,
-    /// Follow trawl.cmd.HOST at this NATS server, and keep the state at $KV.trawl.state.HOST
+    /// Follow trawl.cmd.HOST at this NATS server, or several (URL,URL), and keep the state at $KV.trawl.state.HOST
     #[arg(long, value_name = "URL", conflicts_with = "state", requires = "policy")]
     nats: Option<String>,
     #[command(flatten)]

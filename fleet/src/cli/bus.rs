@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_sys::{Error, Result};
 
-use crate::bus::{Config, check_name, shown};
+use crate::bus::{Config, check_name};
 
 /// The connection to NATS and its credentials.
 #[derive(Clone, Debug, clap::Args)]
@@ -18,12 +18,12 @@ pub struct BusArgs {
     #[arg(long, value_name = "FILE")]
     creds: Option<PathBuf>,
     /// The certificate of this side, in PEM
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// CA certificate of the server, in PEM; without it the connection does not use TLS
+    /// CA certificate of the server, in PEM; without it, tls://… trusts the system's authorities
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
@@ -53,12 +53,6 @@ impl BusArgs {
     /// Reads the credential files.
     pub fn config(&self, url: &str, name: &str, operators: &[String]) -> Result<Config> {
         check_name(name)?;
-        if url.starts_with("tls://") && self.tls_ca.is_none() {
-            let what = format!("cannot reach {}", shown(url));
-            return Err(
-                Error::usage(what, "TLS requires the certificate of the server's authority").fix("--tls-ca FILE")
-            );
-        }
         Ok(Config {
             url: url.to_owned(),
             name: name.to_owned(),
@@ -68,6 +62,7 @@ impl BusArgs {
             tls_certificate: contents(self.tls_cert.as_deref())?,
             tls_key: contents(self.tls_key.as_deref())?,
             tls_ca: contents(self.tls_ca.as_deref())?,
+            replicas: 1,
         })
     }
 }

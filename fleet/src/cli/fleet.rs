@@ -1,5 +1,7 @@
 //! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
+mod demo;
+mod init;
 mod log;
 mod operator;
 mod owners;
@@ -24,7 +26,7 @@ use trawl_sys::{Error, Result, files::create, units};
 use super::agent;
 use super::bus::BusArgs;
 use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Selector};
-use crate::bus::{OPERATOR, check_name};
+use crate::bus::{Config, OPERATOR, check_name};
 use operator::Operator;
 
 /// Starts, stops and shows captures on many hosts, whose agents follow a NATS server or a file
@@ -38,6 +40,8 @@ pub struct Args {
 enum Command {
     Agent(Box<agent::Args>),
     Bus(server::Bus),
+    Init(init::Init),
+    Demo(demo::Demo),
     Start(Box<Start>),
     Stop(Stop),
     Trigger(Box<trigger::Trigger>),
@@ -51,9 +55,12 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 #[derive(Debug, clap::Args)]
 struct ServerArgs {
-    /// The NATS server
+    /// The NATS server, or several, separated by commas
     #[arg(long, value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     nats: String,
+    /// Copies of each state, on as many servers; applies when the first command creates the streams
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    replicas: u8,
     #[command(flatten)]
     bus: BusArgs,
     /// The public key of another operator, whose captures are kept; may be given several times
@@ -204,7 +211,7 @@ fn detail(text: &str) -> std::result::Result<ProcessDetail, String> {
 impl ServerArgs {
     fn open(&self, wake: &Wake) -> Result<Operator> {
         let config = self.bus.config(&self.nats, OPERATOR, &self.operators)?;
-        Operator::open(config, wake)
+        Operator::open(Config { replicas: self.replicas.into(), ..config }, wake)
     }
 
     /// Opens the bus for changes, which may replace the captures of these operators.
@@ -219,6 +226,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Agent(args) => agent::run(*args),
         Command::Bus(args) => server::run(&args),
+        Command::Init(args) => init::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Start(args) => start(&args),
         Command::Stop(args) => stop(&args),
         Command::Trigger(args) => trigger::run(&args),

@@ -26,6 +26,10 @@ const AHEAD: usize = 1 << 20;
 /// Maximum number of a client's subscriptions, and of questions to it that await an answer.
 const SUBSCRIPTIONS: usize = 1024;
 const REPLIES: usize = 64;
+/// Places of the streams, and the names of their files.
+const DESIRED_STATES: usize = 0;
+const STATES: usize = 1;
+const FILES: [&str; 2] = ["desired.json", "states.json"];
 const DENIED: &str = "Authorization Violation";
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 
@@ -94,9 +98,9 @@ pub struct Hub {
     subscriptions: HashMap<String, Vec<Subscription>>,
     pub(super) streams: [Stream; 2],
     pub(super) consumers: Vec<Consumer>,
-    /// File of the desired states, and whether they have changed since it was written.
-    file: Option<PathBuf>,
-    is_changed: bool,
+    /// Directory of the streams' files, and whether each stream has changed since its file was written.
+    directory: Option<PathBuf>,
+    is_changed: [bool; 2],
     last_client: u64,
 }
 
@@ -106,23 +110,37 @@ fn literal_part(pattern: &str) -> &str {
 }
 
 impl Hub {
-    /// Opens the bus, with the desired states of its file.
-    pub fn open(users: Users, file: Option<PathBuf>) -> Result<Self> {
-        let [desired, states] = streams();
-        let desired = match &file {
-            Some(path) => Stream::load(desired, path)?,
-            None => Stream::new(desired),
+    /// Opens the bus, with the states in the files of its directory.
+    pub fn open(users: Users, directory: Option<PathBuf>) -> Result<Self> {
+        let [desired, states] = streams(1);
+        let open = |at: usize, config| match &directory {
+            Some(directory) => Stream::load(config, &directory.join(FILES[at])),
+            None => Ok(Stream::new(config)),
         };
         Ok(Self {
             users,
             clients: HashMap::new(),
             subscriptions: HashMap::new(),
-            streams: [desired, Stream::new(states)],
+            streams: [open(DESIRED_STATES, desired)?, open(STATES, states)?],
             consumers: Vec::new(),
-            file,
-            is_changed: false,
+            directory,
+            is_changed: [false; 2],
             last_client: 0,
         })
+    }
+
+    /// Writes the hosts' states, if any has changed since they were written.
+    pub fn save_states(&mut self) -> Result<()> {
+        self.save(STATES)
+    }
+
+    fn save(&mut self, at: usize) -> Result<()> {
+        match &self.directory {
+            Some(directory) if std::mem::take(&mut self.is_changed[at]) => {
+                self.streams[at].save(&directory.join(FILES[at]))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds a client; returns its number, and the server's greeting.
@@ -171,7 +189,7 @@ impl Hub {
         taken
     }
 
-    /// Carries out a client's operations, and saves what they changed; returns the length of those that are complete.
+    /// Carries out a client's operations, and saves desired states that they changed; returns the length of those that are complete.
     pub fn receive(&mut self, id: u64, bytes: &[u8]) -> Result<std::result::Result<usize, Fault>> {
         let mut length = 0;
         let outcome = loop {
@@ -187,10 +205,7 @@ impl Hub {
                 Err(fault) => break Err(fault),
             }
         };
-        if std::mem::take(&mut self.is_changed)
-            && let Some(path) = &self.file
-            && let Err(error) = self.streams[0].save(path)
-        {
+        if let Err(error) = self.save(DESIRED_STATES) {
             // Nobody may hear of a change that a restart would undo.
             self.clients.clear();
             return Err(error);
@@ -311,8 +326,8 @@ impl Hub {
             Ok(Stored { number, replaced }) => {
                 let consumers = self.consumers.iter_mut().filter(|consumer| consumer.stream == at);
                 consumers.for_each(|consumer| consumer.count(replaced));
+                self.is_changed[at] = true;
                 if let Some(host) = message.subject.strip_prefix(DESIRED) {
-                    self.is_changed = true;
                     self.route(&format!("{COMMAND}{host}"), None, "", message.payload);
                 }
                 Answer::json(&json!({ "stream": name, "seq": number }))

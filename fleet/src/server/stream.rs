@@ -1,5 +1,5 @@
 //! A stream of JetStream as trawl uses it: the last message of each subject, by numbers that only grow. Streams are in
-//! memory; the desired states can be kept in a file, while hosts repeat their states.
+//! memory, and can be kept in files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -75,16 +75,19 @@ impl Stream {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(stream),
             Err(error) => return Err(Error::os(what(), error)),
         };
-        stream.contents = serde_json::from_slice(&text).map_err(|e| Error::failed(what(), e))?;
+        let saved: Contents = serde_json::from_slice(&text).map_err(|e| Error::failed(what(), e))?;
+        // The bus may have ended after it gave out higher numbers than the file has.
+        stream.contents = Contents { last: saved.last.max(stream.contents.last), ..saved };
         let entries = stream.contents.entries.iter();
         stream.numbers = entries.map(|(number, entry)| (entry.subject.clone(), *number)).collect();
         Ok(stream)
     }
 
+    /// Replaces the stream's file.
     pub fn save(&self, path: &Path) -> Result<()> {
         let what = || format!("cannot write {}", path.display());
         let text = serde_json::to_vec(&self.contents).map_err(|e| Error::failed(what(), e))?;
-        create::replace_on_disk(path, &text).map_err(|e| Error::os(what(), e))
+        create::replace(path, &text).map_err(|e| Error::os(what(), e))
     }
 
     /// Returns true if a subject belongs to the stream, which none with wildcards does.
@@ -132,7 +135,7 @@ impl Stream {
         self.contents.last
     }
 
-    /// Returns the number of the oldest message; that of the next one, if the stream is empty.
+    /// Returns the number of the oldest message, or of the next one if the stream is empty.
     pub fn first(&self) -> u64 {
         self.contents.entries.keys().next().map_or(self.contents.last + 1, |number| *number)
     }
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn last_message_of_each_subject_is_kept_and_saved() {
-        let [desired, _] = streams();
+        let [desired, _] = streams(1);
         let mut stream = Stream::new(desired.clone());
         let first = stream.last();
         assert_eq!(stream.store("$KV.trawl.cmd.a", Some(0), b"1"), Ok(Stored { number: first + 1, replaced: None }));
@@ -165,7 +168,8 @@ mod tests {
         let read = Stream::load(desired.clone(), &path).expect("it is read");
         std::fs::remove_file(&path).expect("a file");
         let (number, entry) = read.last_of("$KV.trawl.cmd.a").expect("a message");
-        assert_eq!((number, entry.payload.as_slice(), read.last()), (first + 3, &b"3"[..], first + 3));
+        assert_eq!((number, entry.payload.as_slice()), (first + 3, &b"3"[..]));
+        assert!(read.last() >= first + 3);
         assert_eq!(Stream::load(desired, &path).expect("an empty one").count(0), 0);
     }
 }

@@ -1,7 +1,9 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
+mod demo;
 mod health;
 mod incident;
+mod init;
 mod log;
 mod many;
 mod near;

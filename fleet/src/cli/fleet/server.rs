@@ -18,7 +18,7 @@ use crate::tls;
 /// Runs a small NATS server for trawl's agents and operators alone, to try a fleet or to run a small one
 ///
 /// The file of users is TOML: operators (a list of public keys), and a table, hosts, with the public key of each host.
-/// A host has rights to its own subjects alone. Without --dir, the desired states are gone when the server ends.
+/// A host has rights to its own subjects alone. Without --dir, all states are gone when the server ends.
 #[derive(Debug, clap::Args)]
 pub struct Bus {
     /// The users: operators = ["U…"], and below [hosts] a line such as web1 = "U…" for each host
@@ -27,7 +27,7 @@ pub struct Bus {
     /// Listen at this address
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4222")]
     listen: SocketAddr,
-    /// Keep the desired states in a file of this directory
+    /// Keep the states in files of this directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The server's certificate, in PEM; without it, connections are not encrypted
@@ -63,6 +63,7 @@ pub fn run(args: &Bus) -> Result<ExitCode> {
         }
         if signals.next().is_some_and(|signal| signal.ends()) {
             published::stopping();
+            server.end()?;
             return Ok(ExitCode::SUCCESS);
         }
         events::wait(&[signals.as_fd(), wake.as_fd()], REST)?;
@@ -83,6 +84,6 @@ fn config(args: &Bus) -> Result<Config> {
         listen: args.listen,
         users: Users::parse(&text_file::read(&args.users)?)?,
         tls,
-        file: args.dir.as_ref().map(|directory| directory.join("desired.json")),
+        directory: args.dir.clone(),
     })
 }

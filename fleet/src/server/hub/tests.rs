@@ -9,7 +9,7 @@ struct Bus {
 }
 
 impl Bus {
-    fn open(file: Option<PathBuf>) -> Self {
+    fn open(directory: Option<PathBuf>) -> Self {
         let (operator, hosts) = (KeyPair::new_user(), vec![KeyPair::new_user(), KeyPair::new_user()]);
         let text = format!(
             "operators = [\"{}\"]\n[hosts]\na = \"{}\"\nb = \"{}\"",
@@ -18,7 +18,7 @@ impl Bus {
             hosts[1].public_key()
         );
         let users = Users::parse(&text).expect("users");
-        Self { hub: Hub::open(users, file).expect("a hub"), operator, hosts }
+        Self { hub: Hub::open(users, directory).expect("a hub"), operator, hosts }
     }
 
     fn join(&mut self, key: &KeyPair) -> u64 {
@@ -208,17 +208,24 @@ fn subscription_ends_after_its_messages() {
 }
 
 #[test]
-fn desired_states_outlive_the_bus() {
-    let path = std::env::temp_dir().join(format!("trawl-hub-{}", std::process::id()));
-    let mut bus = Bus::open(Some(path.clone()));
-    let operator = bus.operator();
+fn states_outlive_the_bus() {
+    let directory = std::env::temp_dir().join(format!("trawl-hub-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a directory");
+    let mut bus = Bus::open(Some(directory.clone()));
+    let (operator, host) = (bus.operator(), bus.host(0));
     bus.publish(operator, "$KV.trawl.cmd.a", "", "kept");
-    let bus = Bus::open(Some(path.clone()));
-    let (_, entry) = bus.hub.streams[0].last_of("$KV.trawl.cmd.a").expect("a message");
-    assert_eq!(entry.payload, b"kept");
-    std::fs::remove_file(&path).expect("a file");
+    bus.publish(host, "$KV.trawl.state.a", "", "known");
+    bus.hub.save_states().expect("it is written");
+    let bus = Bus::open(Some(directory.clone()));
+    for (stream, (subject, text)) in
+        bus.hub.streams.iter().zip([("$KV.trawl.cmd.a", "kept"), ("$KV.trawl.state.a", "known")])
+    {
+        let (_, entry) = stream.last_of(subject).expect("a message");
+        assert_eq!(entry.payload, text.as_bytes());
+    }
+    std::fs::remove_dir_all(&directory).expect("a directory");
     // A bus that cannot keep a change acknowledges none.
-    let mut bus = Bus::open(Some(path.join("missing")));
+    let mut bus = Bus::open(Some(directory));
     let operator = bus.operator();
     let failed = bus.hub.receive(operator, b"PUB $KV.trawl.cmd.a 1\r\nx\r\n");
     assert!(failed.is_err() && bus.hub.take(operator) == (Vec::new(), true));

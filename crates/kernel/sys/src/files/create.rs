@@ -36,16 +36,6 @@ pub fn hold(path: &Path) -> io::Result<File> {
 /// Replaces the content of a file atomically. A file planted under the draft's name is not written to, and a link under
 /// the file's own name is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_after(path, bytes, |_| Ok(()))
-}
-
-/// Replaces the content of a file atomically, also if the host loses power.
-pub fn replace_on_disk(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_after(path, bytes, File::sync_all)
-}
-
-/// Replaces the content of a file after an action on its draft.
-fn replace_after(path: &Path, bytes: &[u8], act: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let draft = Path::new(&draft);
@@ -55,7 +45,7 @@ fn replace_after(path: &Path, bytes: &[u8], act: impl FnOnce(&File) -> io::Resul
         _ => {}
     }
     let mut file = new_file(draft, READABLE)?;
-    let done = file.write_all(bytes).and_then(|()| act(&file)).and_then(|()| std::fs::rename(draft, path));
+    let done = file.write_all(bytes).and_then(|()| std::fs::rename(draft, path));
     if done.is_err() {
         let _ = std::fs::remove_file(draft);
     }
