@@ -34,7 +34,7 @@ const WRITING: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Interval of heartbeats to consumers; clients expect one in ten seconds.
 const HEARTBEAT: Duration = Duration::from_secs(4);
-/// Interval at which the hosts' states are written to their file.
+/// Interval at which the hosts' states and logs are written to their files.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// Time without new connections after a failure, for lack of file descriptors for example.
 const REST: Duration = Duration::from_millis(100);
@@ -85,9 +85,9 @@ impl Server {
         Ok(Self { _runtime: runtime, shared, address })
     }
 
-    /// Saves the hosts' states, and ends.
+    /// Saves the hosts' states and logs, and ends.
     pub fn end(self) -> Result<()> {
-        self.shared.hub.lock().save_states()
+        self.shared.hub.lock().save_of_hosts()
     }
 }
 
@@ -115,7 +115,7 @@ async fn save(shared: Arc<Shared>) {
     let mut due = interval(SAVE_EVERY);
     loop {
         due.tick().await;
-        let saved = shared.hub.lock().save_states();
+        let saved = shared.hub.lock().save_of_hosts();
         if let Err(error) = saved {
             (shared.failed)(error);
         }

@@ -241,7 +241,7 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let [desired, states] = streams(config.replicas);
     let desired = watch(&context, desired).await?;
     let states = watch(&context, states).await?;
-    if let Err(why) = log::make_stream(&context).await {
+    if let Err(why) = log::make_stream(&context, config.replicas).await {
         news.send(News::Refused(why));
     }
     let lead_ns = states.lead_ns;

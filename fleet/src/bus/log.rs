@@ -21,12 +21,9 @@ const RECORD_MOST: i32 = 64 << 10;
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes the stream if it is missing.
-pub async fn make_stream(context: &Context) -> std::result::Result<(), String> {
-    if context.get_stream(LOG_STREAM).await.is_ok() {
-        return Ok(());
-    }
-    let made = context.create_stream(stream::Config {
+/// Returns the stream of the log, with this many copies.
+pub fn stream(replicas: usize) -> stream::Config {
+    stream::Config {
         name: LOG_STREAM.to_owned(),
         description: Some("trawl: the operators' commands to hosts".to_owned()),
         subjects: vec![format!("{LOG}>")],
@@ -35,9 +32,17 @@ pub async fn make_stream(context: &Context) -> std::result::Result<(), String> {
         allow_rollup: false,
         deny_delete: true,
         deny_purge: true,
-        num_replicas: 1,
+        num_replicas: replicas,
         ..stream::Config::default()
-    });
+    }
+}
+
+/// Makes the stream if it is missing.
+pub async fn make_stream(context: &Context, replicas: usize) -> std::result::Result<(), String> {
+    if context.get_stream(LOG_STREAM).await.is_ok() {
+        return Ok(());
+    }
+    let made = context.create_stream(stream(replicas));
     made.await.map(drop).map_err(|e| format!("cannot make the stream {LOG_STREAM}: {e}"))
 }
 
@@ -54,7 +59,7 @@ async fn records(config: &Config, since: SystemTime) -> std::result::Result<Vec<
     let reporter = Reporter::<()> { sender, wake: Wake::new().map_err(|e| failed(&e))? };
     let mut context = jetstream::new(config.connect(false, &reporter).await?);
     context.set_timeout(PATIENCE);
-    make_stream(&context).await?;
+    make_stream(&context, config.replicas).await?;
     let stream = context.get_stream(LOG_STREAM).await.map_err(|e| failed(&e))?;
     let wanted = OrderedConfig {
         deliver_subject: context.client().new_inbox(),

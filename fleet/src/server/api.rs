@@ -64,10 +64,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Counts a message that was stored, and may have replaced one.
-    pub fn count(&mut self, replaced: Option<u64>) {
-        let was_pending = replaced.is_some_and(|number| number > self.cursor);
-        self.pending += u64::from(!was_pending);
+    /// Counts a message that was stored, and replaced others.
+    pub fn count(&mut self, replaced: &[u64]) {
+        let no_longer_pending = replaced.iter().filter(|number| **number > self.cursor).count() as u64;
+        self.pending = (self.pending + 1).saturating_sub(no_longer_pending);
     }
 
     /// Moves to a message, which is delivered now; returns its subject for acknowledgements, which describes it.
@@ -155,6 +155,9 @@ impl Hub {
         }
         let cursor = match config.deliver_policy {
             DeliverPolicy::ByStartSequence { start_sequence } => start_sequence.saturating_sub(1),
+            DeliverPolicy::ByStartTime { start_time } => {
+                stream.before(u64::try_from(start_time.unix_timestamp_nanos()).unwrap_or(0))
+            }
             DeliverPolicy::New => stream.last(),
             DeliverPolicy::All | DeliverPolicy::LastPerSubject => 0,
             _ => return Answer::error(400, 10025, "this policy of delivery is not supported"),

@@ -16,8 +16,7 @@ use super::api::{Answer, Consumer};
 use super::protocol::{self, Fault, LINE_MOST, Operation, PAYLOAD_MOST, Publish, covers};
 use super::stream::{Stored, Stream};
 use super::users::{User, Users};
-use crate::bus::fleet::streams;
-use crate::bus::{COMMAND, DESIRED};
+use crate::bus::{COMMAND, DESIRED, fleet::streams, log};
 
 /// Maximum number of bytes that wait for a client; one that reads too slowly is disconnected.
 const QUEUE_MOST: usize = 8 << 20;
@@ -29,7 +28,8 @@ const REPLIES: usize = 64;
 /// Places of the streams, and the names of their files.
 const DESIRED_STATES: usize = 0;
 const STATES: usize = 1;
-const FILES: [&str; 2] = ["desired.json", "states.json"];
+const LOG: usize = 2;
+const FILES: [&str; 3] = ["desired.json", "states.json", "log.json"];
 const DENIED: &str = "Authorization Violation";
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 
@@ -96,11 +96,11 @@ pub struct Hub {
     clients: HashMap<u64, Client>,
     /// Subscriptions by the literal part of their subject.
     subscriptions: HashMap<String, Vec<Subscription>>,
-    pub(super) streams: [Stream; 2],
+    pub(super) streams: [Stream; 3],
     pub(super) consumers: Vec<Consumer>,
     /// Directory of the streams' files, and whether each stream has changed since its file was written.
     directory: Option<PathBuf>,
-    is_changed: [bool; 2],
+    is_changed: [bool; 3],
     last_client: u64,
 }
 
@@ -121,17 +121,18 @@ impl Hub {
             users,
             clients: HashMap::new(),
             subscriptions: HashMap::new(),
-            streams: [open(DESIRED_STATES, desired)?, open(STATES, states)?],
+            streams: [open(DESIRED_STATES, desired)?, open(STATES, states)?, open(LOG, log::stream(1))?],
             consumers: Vec::new(),
             directory,
-            is_changed: [false; 2],
+            is_changed: [false; 3],
             last_client: 0,
         })
     }
 
-    /// Writes the hosts' states, if any has changed since they were written.
-    pub fn save_states(&mut self) -> Result<()> {
-        self.save(STATES)
+    /// Writes the hosts' states and logs, if any has changed since they were written.
+    pub fn save_of_hosts(&mut self) -> Result<()> {
+        self.save(STATES)?;
+        self.save(LOG)
     }
 
     fn save(&mut self, at: usize) -> Result<()> {
@@ -325,7 +326,7 @@ impl Hub {
         match stream.store(message.subject, expected, message.payload) {
             Ok(Stored { number, replaced }) => {
                 let consumers = self.consumers.iter_mut().filter(|consumer| consumer.stream == at);
-                consumers.for_each(|consumer| consumer.count(replaced));
+                consumers.for_each(|consumer| consumer.count(&replaced));
                 self.is_changed[at] = true;
                 if let Some(host) = message.subject.strip_prefix(DESIRED) {
                     self.route(&format!("{COMMAND}{host}"), None, "", message.payload);

@@ -6,7 +6,7 @@ use nkeys::KeyPair;
 use serde::Deserialize;
 use trawl_sys::{Error, Result};
 
-use crate::bus::{ASK, COMMAND, DESIRED, DESIRED_STREAM, OPERATOR, STATE, check_name};
+use crate::bus::{ASK, COMMAND, DESIRED, DESIRED_STREAM, LOG, OPERATOR, STATE, check_name};
 
 /// The file of users: public keys of operators, and of hosts by their names.
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ impl User {
             Self::Operator => true,
             Self::Host(host) => {
                 let question = format!("$JS.API.DIRECT.GET.{DESIRED_STREAM}.{DESIRED}");
-                [question.as_str(), STATE].iter().any(|start| is_of(host, start, subject))
+                [question.as_str(), STATE, LOG].iter().any(|start| is_of(host, start, subject))
             }
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn host_has_rights_to_its_own_subjects_alone() {
         let host = User::Host("a".to_owned());
-        for subject in ["$KV.trawl.state.a", "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a"] {
+        for subject in ["$KV.trawl.state.a", "trawl.log.a", "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a"] {
             assert!(host.may_publish(subject), "{subject}");
         }
         for subject in [

@@ -48,7 +48,7 @@ fn accounts(operator: &User, hosts: &[User]) -> String {
         let (name, key) = (&host.name, host.public_key());
         format!(
             "      {{ nkey: {key}, permissions: {{\n          \
-             publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{name}\", \"$KV.trawl.state.{name}\"],\n          \
+             publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{name}\", \"$KV.trawl.state.{name}\", \"trawl.log.{name}\"],\n          \
              subscribe: [\"trawl.cmd.{name}\", \"trawl.ask.{name}\", \"_INBOX_{name}.*.*\"], allow_responses: true }} }}\n"
         )
     };
@@ -61,6 +61,7 @@ fn accounts(operator: &User, hosts: &[User]) -> String {
     exports: [
       {{ service: "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.>" }}
       {{ service: "$KV.trawl.state.>" }}
+      {{ service: "trawl.log.>" }}
       {{ stream: "trawl.cmd.>" }}
     ]
     imports: [ {{ service: {{ account: HOSTS, subject: "trawl.ask.>" }} }} ]
@@ -72,6 +73,7 @@ fn accounts(operator: &User, hosts: &[User]) -> String {
     imports: [
       {{ service: {{ account: CONTROL, subject: "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.>" }} }}
       {{ service: {{ account: CONTROL, subject: "$KV.trawl.state.>" }} }}
+      {{ service: {{ account: CONTROL, subject: "trawl.log.>" }} }}
       {{ stream: {{ account: CONTROL, subject: "trawl.cmd.>" }} }}
     ]
   }}

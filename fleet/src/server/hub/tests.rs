@@ -215,11 +215,14 @@ fn states_outlive_the_bus() {
     let (operator, host) = (bus.operator(), bus.host(0));
     bus.publish(operator, "$KV.trawl.cmd.a", "", "kept");
     bus.publish(host, "$KV.trawl.state.a", "", "known");
-    bus.hub.save_states().expect("it is written");
+    bus.publish(host, "trawl.log.a", "", "logged");
+    bus.hub.save_of_hosts().expect("it is written");
     let bus = Bus::open(Some(directory.clone()));
-    for (stream, (subject, text)) in
-        bus.hub.streams.iter().zip([("$KV.trawl.cmd.a", "kept"), ("$KV.trawl.state.a", "known")])
-    {
+    for (stream, (subject, text)) in bus.hub.streams.iter().zip([
+        ("$KV.trawl.cmd.a", "kept"),
+        ("$KV.trawl.state.a", "known"),
+        ("trawl.log.a", "logged"),
+    ]) {
         let (_, entry) = stream.last_of(subject).expect("a message");
         assert_eq!(entry.payload, text.as_bytes());
     }
