@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{interval, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use trawl_sys::{Error, Result};
@@ -32,6 +32,9 @@ const GREETING: Duration = Duration::from_secs(5);
 const WRITING: Duration = Duration::from_secs(30);
 /// Time without a byte after which a client is asked for one, and after which it is disconnected.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Maximum number of TLS handshakes at a time: when all clients return at once, the first ones succeed within their time
+/// limit, instead of none.
+const HANDSHAKES: usize = 8;
 /// Interval of heartbeats to consumers; clients expect one in ten seconds.
 const HEARTBEAT: Duration = Duration::from_secs(4);
 /// Interval at which the hosts' states and logs are written to their files.
@@ -43,6 +46,7 @@ const REST: Duration = Duration::from_millis(100);
 struct Shared {
     hub: Mutex<Hub>,
     tls: Option<TlsAcceptor>,
+    handshakes: Semaphore,
     /// Ends the server because of this error.
     failed: Box<dyn Fn(Error) + Send + Sync>,
 }
@@ -77,6 +81,7 @@ impl Server {
         let shared = Arc::new(Shared {
             hub: Mutex::new(Hub::open(config.users, config.directory)?),
             tls: config.tls.map(|tls| Arc::new(tls).into()),
+            handshakes: Semaphore::new(HANDSHAKES),
             failed: Box::new(failed),
         });
         runtime.spawn(accept(listener, Arc::clone(&shared)));
@@ -131,11 +136,14 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
     let _ = match &shared.tls {
         None => connection.run(stream, info.as_bytes()).await,
         Some(tls) => {
+            let turn = shared.handshakes.acquire().await;
             let secured = timeout(GREETING, async {
                 stream.write_all(info.as_bytes()).await?;
                 tls.accept(stream).await
             });
-            match secured.await {
+            let secured = secured.await;
+            drop(turn);
+            match secured {
                 Ok(Ok(stream)) => connection.run(stream, b"").await,
                 _ => Ok(()),
             }
