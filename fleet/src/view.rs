@@ -48,6 +48,8 @@ pub struct View {
     /// URL of the store.
     pub store: String,
     pub questions: Questions,
+    /// Questions for files of packets, which slow networks delay.
+    pub files: Questions,
     pub users: Option<Users>,
     /// Maximum time of a question.
     pub time: Duration,
@@ -135,11 +137,7 @@ impl View {
     }
 
     fn start(&self, arguments: &[OsString], client: &Client) -> Result<Running, Answer> {
-        self.questions.start(arguments, client).map_err(|refusal| match refusal {
-            Refusal::NoPlace(NoPlace::Busy) => Answer::plain("503 Service Unavailable", "too many questions wait\n"),
-            Refusal::NoPlace(NoPlace::Gone) => Answer::plain(UNANSWERED, ""),
-            Refusal::Failed(error) => failed(&error),
-        })
+        self.questions.start(arguments, client).map_err(refused)
     }
 
     /// Answers with the JSON that a command prints.
@@ -194,7 +192,7 @@ impl View {
     }
 
     fn packets(&self, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {
-        let mut running = self.start(arguments, client)?;
+        let mut running = self.files.start(arguments, client).map_err(refused)?;
         let mut piece = vec![0; PIECE];
         let mut length = running.read(&mut piece).map_err(|error| cannot_read(&error))?;
         if length == 0 {
@@ -245,6 +243,14 @@ fn log(user: &str, request: &Request, path: &str, asked: &Asked) {
     let by = if user.is_empty() { address.to_string() } else { format!("{user} ({address})") };
     let remark = json!({ "user": user, "address": address, "path": path, "question": text });
     json::say("asked", remark, &format!("{by} asks {path}: {text}"));
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    match refusal {
+        Refusal::NoPlace(NoPlace::Busy) => Answer::plain("503 Service Unavailable", "too many questions wait\n"),
+        Refusal::NoPlace(NoPlace::Gone) => Answer::plain(UNANSWERED, ""),
+        Refusal::Failed(error) => failed(&error),
+    }
 }
 
 fn failed(error: &Error) -> Answer {

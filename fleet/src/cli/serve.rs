@@ -18,6 +18,9 @@ use trawl_sys::{Error, Result, units};
 use super::hosts::HostsArgs;
 use crate::view::{Questions, Users, View};
 
+/// Maximum time of a file of packets.
+const FILE_TIME: Duration = Duration::from_secs(3600);
+
 /// Serves a page about a store: its hosts, conversations, packets and incidents, and a box for queries
 ///
 /// The page only reads the store. A question ends when its reader closes the page. Without --tokens, only this machine
@@ -36,10 +39,10 @@ pub struct Args {
     /// File with the users who may read the store: a name, a space and the SHA-256 of the user's token on each line
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Maximum number of questions that are answered at once; others wait
+    /// Maximum number of questions that are answered at once, and of files that are downloaded; others wait
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
     at_once: u16,
-    /// Maximum time of a question
+    /// Maximum time of a question; a file of packets may take an hour
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     time: Duration,
     /// Maximum memory of a question
@@ -68,6 +71,7 @@ impl Args {
         let status = |options| ["fleet", "status", "--json"].map(OsString::from).into_iter().chain(options).collect();
         Ok(View {
             questions: Questions::new(self.at_once.into(), self.time)?,
+            files: Questions::new(self.at_once.into(), FILE_TIME)?,
             users,
             time: self.time,
             query: query.chain(memory).chain(self.hosts.typed()).collect(),

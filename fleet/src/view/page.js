@@ -208,7 +208,8 @@ function timeline(host, [from, to], now) {
   const draw = (kind, [begin, end], title, [top, height]) => {
     if (end < from || begin > to) return;
     const left = Math.min(x(begin), WIDTH - 2);
-    picture.append(make("rect", { class: kind, x: left, width: Math.max(2, x(end) - left), y: top, height }, make("title", {}, title)));
+    const select = () => go({ view: "packets", host: host.name, from: String(Math.floor(begin / 1000)), to: String(Math.ceil(end / 1000) + 1) });
+    picture.append(make("rect", { class: kind, x: left, width: Math.max(2, x(end) - left), y: top, height, onclick: select }, make("title", {}, title)));
   };
   for (const run of host.runs) {
     const span = spanOf(run, now);
