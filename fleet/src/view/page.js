@@ -403,13 +403,13 @@ const EXAMPLES = {
   "Resets and retransmissions": "SELECT host, src, dst, dport, count(*) FILTER (WHERE reset) AS resets, count(*) FILTER (WHERE retransmission) AS resent\nFROM packets WHERE reset OR retransmission\nGROUP BY host, src, dst, dport ORDER BY resets + resent DESC LIMIT 50",
   "Packets each minute": "SELECT date_trunc('minute', time) AS minute, count(*) AS packets, sum(length) AS bytes\nFROM packets GROUP BY minute ORDER BY minute",
 };
-const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "DISTINCT", "COUNT(*)", "SUM(", "AVG(", "MIN(", "MAX(", "BETWEEN", "IS NOT NULL", "in_net(src, '10.0.0.0/8')", "date_trunc('minute', time)", "packets", "flows"];
+const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "DISTINCT", "COUNT(*)", "SUM(", "AVG(", "MIN(", "MAX(", "BETWEEN", "IS NOT NULL", "in_net(src, '10.0.0.0/8')", "date_trunc('minute', time)", "packets", "flows", "sightings"];
 let columns = null;
 
 /** Returns the words that complete a query. */
 async function words() {
   const of = async name => (await ask("api/rows", new URLSearchParams({ sql: `SELECT * FROM ${name} LIMIT 0`, count: 1 }))).columns;
-  columns ??= [...new Set([...await of("packets"), ...await of("flows")])];
+  columns ??= [...new Set([...await of("packets"), ...await of("flows"), ...await of("sightings")])];
   return [...columns, ...KEYWORDS];
 }
 
@@ -458,7 +458,7 @@ async function showSql(main) {
   const examples = make("select", { "aria-label": "Examples", onchange: event => { if (event.target.value) go({ sql: EXAMPLES[event.target.value] }); } },
     make("option", { value: "" }, "Examples"), ...Object.keys(EXAMPLES).map(name => make("option", {}, name)));
   main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ sql: area.value }); } },
-    make("div", { class: "editor" }, area, offered), make("button", {}, "Run"), make("span", { class: "keys" }, "Ctrl+Enter runs; the selection above applies to the tables packets and flows"), examples));
+    make("div", { class: "editor" }, area, offered), make("button", {}, "Run"), make("span", { class: "keys" }, "Ctrl+Enter runs; the tables packets, flows and sightings have the packets of the selection above"), examples));
   const offer = complete(area, offered);
   const learned = words().then(offer, () => {});
   if (!get("sql").trim()) { area.focus(); await learned; return ""; }
