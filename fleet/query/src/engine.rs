@@ -6,7 +6,6 @@ use std::sync::Arc;
 use arrow::csv::WriterBuilder;
 use arrow::json::{ArrayWriter, LineDelimitedWriter};
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{SchemaError, TableReference};
 use datafusion::config::Dialect;
@@ -27,6 +26,7 @@ use url::Url;
 
 use crate::condition::expression;
 use crate::pruning::Packets;
+use crate::table::Table;
 use crate::{flows, limits, net};
 
 /// Number of files read at once if each read is a network call.
@@ -45,6 +45,8 @@ async fn tables(
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
         .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
+        // A merge of several sorts needs memory that the sorts do not leave, since only they can write rows to files.
+        .set_bool("datafusion.optimizer.repartition_sorts", false)
         .set_bool("datafusion.execution.collect_statistics", false);
     let Readers { objects, footers, is_remote } = Readers::of(store);
     if is_remote {
@@ -183,18 +185,15 @@ impl Answer {
         }
     }
 
-    /// Returns all rows and an empty one, for the names of the columns.
-    fn batches(mut self) -> Result<Vec<RecordBatch>> {
-        let mut batches = vec![RecordBatch::new_empty(self.rows.schema())];
-        while let Some(batch) = self.next()? {
-            batches.push(batch);
+    fn table(mut self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+        let mut table = Table::new(&self.rows.schema());
+        while let Some(rows) = self.next()? {
+            let text = table.add(&rows).map_err(write_error)?;
+            if !text.is_empty() {
+                write(text.into_bytes())?;
+            }
         }
-        Ok(batches)
-    }
-
-    fn table(self, mut write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
-        let table = pretty_format_batches(&self.batches()?).map_err(write_error)?;
-        write(format!("{table}\n").into_bytes())
+        write(table.end().into_bytes())
     }
 
     fn json(mut self, write: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {

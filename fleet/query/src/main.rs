@@ -7,6 +7,7 @@ mod flows;
 mod limits;
 mod net;
 mod pruning;
+mod table;
 
 use std::io::{self, Read};
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use engine::Answer;
 use trawl_store::search::answer::Part;
 use trawl_store::search::limits::WHAT;
 use trawl_store::search::question::Question;
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, memory};
 
 /// Reads the question on standard input.
 fn question() -> Result<Question> {
@@ -29,6 +30,7 @@ fn question() -> Result<Question> {
 
 fn answer() -> Result<()> {
     let question = question()?;
+    memory::share_heap();
     limits::watch_over(question.memory)?;
     Answer::to(&question)?.write(question.form, |text| {
         let written = Part::Text(text).write(&mut io::stdout().lock());

@@ -238,7 +238,12 @@ fn table(args: &Args, sql: &str) -> Result<ExitCode> {
     let answer = Answer::to(&args.store.question(contents.files, &conditions, sql, form))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
-        answer.write(terminal::write_to_reader)?;
+        // Names in packets may have characters that control a terminal.
+        let is_for_terminal = terminal::stdout_is_terminal();
+        answer.write(|text| match is_for_terminal {
+            true => terminal::write_to_reader(&text::printable(text)),
+            false => terminal::write_to_reader(text),
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     // The rows are written as they are found: there may be millions.
