@@ -219,6 +219,8 @@ struct tap_config {
 	__u32 write_queue;
 	__u32 write_id;
 	__u32 write_comment;
+	/* Non-zero: the number of segments of a GSO packet is written. */
+	__u32 write_segments;
 	/* Non-zero: only packets of some processes are wanted. */
 	__u32 only_processes;
 	/* What is written of its socket with the process of a packet: WRITE_…. */
@@ -388,6 +390,8 @@ struct kernel_addresses {
 #define VERDICT_LENGTH 16
 #define PROCESS_LENGTH 12
 #define SOCKET_LENGTH 24
+/* A comment such as segs=00045. */
+#define SEGMENTS_LENGTH 16
 /* Values of `write_socket` other than 0: the facts of each socket; a comment of this length with its header, if the process only
  * owns the listening socket or has the socket open among others. */
 #define WRITE_FACTS 1

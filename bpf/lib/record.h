@@ -49,6 +49,8 @@ struct sighting {
 	__u64 packet_id;
 	/* The program's return value, for verdicts that the configuration does not know. */
 	__u32 verdict;
+	/* Number of segments that a GSO packet stands for; 0 or 1 for other packets. */
+	__u32 segments;
 	/* The packet's comment, if the tap has one. */
 	const struct comment *comment;
 	/* The note that user space turns into text: NOTE_LENGTH bytes. */
@@ -99,6 +101,11 @@ static __always_inline bool has_process(const struct sighting *sight)
 	return sight->names_process && sight->process;
 }
 
+static __always_inline bool has_segments(const struct sighting *sight)
+{
+	return CONFIG(write_segments) && sight->segments > 1;
+}
+
 /* Returns the length of the facts about a socket in a record. */
 static __always_inline __u64 socket_length(void)
 {
@@ -125,6 +132,14 @@ static __always_inline void write_uncertain_owner(char *at, const struct socket_
 	*(__u32 *)(at + 16) = is_listener ? LETTERS('e', 'r', 0, 0) : LETTERS(' ', ' ', 0, 0);
 }
 
+/* Writes the comment `segs=` with five digits. */
+static __always_inline void write_segments(char *at, __u32 segments)
+{
+	put(at, PAIR(OPTION(OPTION_COMMENT, 10), LETTERS('s', 'e', 'g', 's')));
+	put(at + 8, PAIR(LETTERS('=', '0' + segments / 10000 % 10, '0' + segments / 1000 % 10, '0' + segments / 100 % 10),
+			 LETTERS('0' + segments / 10 % 10, '0' + segments % 10, 0, 0)));
+}
+
 /* Returns the length of the options that each packet of this program has. */
 static __always_inline __u64 constant_options(enum which which)
 {
@@ -139,11 +154,13 @@ static __always_inline __u64 record_size(const struct sighting *sight, enum whic
 
 	if (has_process(sight))
 		size += sight->socket ? PROCESS_LENGTH + socket_length() : PROCESS_LENGTH;
+	if (has_segments(sight))
+		size += SEGMENTS_LENGTH;
 	if (comment)
 		size += OPTION_HEADER_LENGTH + padded(comment);
 	if (NOTE_LENGTH)
 		size += OPTION_HEADER_LENGTH + NOTE_LENGTH;
-	if ((has_process(sight) || comment || NOTE_LENGTH) && !CONFIG_OF(which, options_length))
+	if ((has_process(sight) || has_segments(sight) || comment || NOTE_LENGTH) && !CONFIG_OF(which, options_length))
 		size += END_OF_OPTIONS_LENGTH;
 	return size;
 }
@@ -208,7 +225,7 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 					   enum which which)
 {
 	char *at = block + HEADER_LENGTH + padded(sight->captured);
-	bool any = constant_options(which) || comment_length(sight) || has_process(sight);
+	bool any = constant_options(which) || comment_length(sight) || has_process(sight) || has_segments(sight);
 
 	if (CONFIG(write_flags)) {
 		put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
@@ -251,6 +268,10 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 			put(at + 16, sight->socket->cgroup);
 			at += SOCKET_LENGTH;
 		}
+	}
+	if (has_segments(sight)) {
+		write_segments(at, sight->segments);
+		at += SEGMENTS_LENGTH;
 	}
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)

@@ -428,6 +428,10 @@ static __always_inline void record_packet(struct __sk_buff *context, const struc
 		sight.original += TAG_LENGTH;
 	}
 	sight.queue = queue_of(context);
+	if (CONFIG(write_segments))
+		sight.segments = context->gso_segs;
+	else
+		NOT_CONFIGURED();
 	record_points(context, control, &sight, false, use_hardware_time);
 }
 

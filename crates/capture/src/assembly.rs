@@ -367,6 +367,7 @@ impl Assembly {
             write_queue: u32::from(meta.queue),
             write_id: u32::from(meta.id),
             write_comment: u32::from(meta.verdict),
+            write_segments: u32::from(self.options.recording.segments),
             only_processes: u32::from(self.options.process.as_ref().is_some_and(ProcessPlan::filters)),
             write_socket: match self.options.process.as_ref().map(|plan| plan.detail) {
                 Some(ProcessDetail::Full) => WRITE_FACTS as u32,

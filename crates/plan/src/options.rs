@@ -283,6 +283,8 @@ impl Default for Meta {
 pub struct Recording {
     pub meta: Meta,
     pub stamps: Stamps,
+    /// Number of segments of GSO packets, which a store's index has.
+    pub segments: bool,
 }
 
 /// A share of the matching packets.
@@ -588,7 +590,7 @@ mod tests {
             count: Some(3),
             duration: Some(Duration::from_millis(1500)),
             dedup: Some(Duration::from_millis(5)),
-            recording: Recording { meta: Meta::NONE, stamps: Stamps::Poll },
+            recording: Recording { meta: Meta::NONE, stamps: Stamps::Poll, segments: false },
             trigger: Some(TriggerPlan {
                 before: Duration::from_millis(10),
                 after: Duration::ZERO,

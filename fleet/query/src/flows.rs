@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringViewArray};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use datafusion::arrow::datatypes::{DataType, Int32Type};
 use datafusion::error::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
@@ -87,17 +87,17 @@ fn flow_number_function() -> ScalarUDF {
 
 /// Returns the function `names(list)`: the different texts of a list, in alphabetical order with commas between them.
 fn names_function() -> ScalarUDF {
-    let types = vec![DataType::new_list(DataType::Utf8View, true)];
+    let types = vec![DataType::new_list(DataType::Utf8, true)];
     let function = |columns: &[ColumnarValue]| {
         let columns = ColumnarValue::values_to_arrays(columns)?;
         let lists = columns[0].as_list::<i32>().iter();
-        let texts: StringViewArray = lists.map(|list| list.map(|texts| names(&texts))).collect();
+        let texts: StringArray = lists.map(|list| list.map(|texts| names(&texts))).collect();
         Ok(ColumnarValue::Array(Arc::new(texts)))
     };
-    create_udf("names", types, DataType::Utf8View, Volatility::Immutable, Arc::new(function))
+    create_udf("names", types, DataType::Utf8, Volatility::Immutable, Arc::new(function))
 }
 
 fn names(texts: &ArrayRef) -> String {
-    let different: BTreeSet<&str> = texts.as_string_view().iter().flatten().collect();
+    let different: BTreeSet<&str> = texts.as_string::<i32>().iter().flatten().collect();
     different.into_iter().collect::<Vec<_>>().join(",")
 }

@@ -16,7 +16,7 @@ use trawl_front::published::COUNTS;
 use trawl_front::terminal;
 use trawl_plan::CapturePlan;
 use trawl_plan::filter::Filter;
-use trawl_plan::options::{CaptureOptions, Drops, Memory, TapChoice, Taps};
+use trawl_plan::options::{CaptureOptions, Drops, Memory, Recording, TapChoice, Taps};
 use trawl_plan::outputs::{Kept, StorePlan};
 use trawl_plan::sources::Sources;
 use trawl_sys::process::{self, own_binary, trawl_binary};
@@ -251,6 +251,7 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
             .clone()
             .map(|drops| Drops { reasons: (!capture.reasons.is_empty()).then(|| capture.reasons.clone()), ..drops }),
         process: capture.process_plan(),
+        recording: Recording { segments: true, ..usual.recording },
         ..usual
     };
     let store = StorePlan {

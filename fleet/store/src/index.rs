@@ -19,7 +19,7 @@ use trawl_packet::application;
 use trawl_packet::build::flags::{FIN, RST, SYN};
 use trawl_packet::fnv::Fnv;
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
-use trawl_packet::pcapng::note::{DropNote, Note, TranslationNews};
+use trawl_packet::pcapng::note::{DropNote, Note, SegmentsNote, TranslationNews};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::translations::Translations;
@@ -233,6 +233,7 @@ impl<'a> Rows<'a> {
         let options = PacketOptions::parse(packet.options());
         let headers = walk(interface.link_type, packet.captured);
         let reason = options.comments.iter().find_map(|comment| DropNote::parse(comment)).map(|drop| drop.reason);
+        let segments = options.comments.iter().find_map(|comment| SegmentsNote::parse(comment));
         let process = at.processes.of_packet(&options, packet.timestamp);
         let direction = options.direction().map(|direction| match direction {
             Direction::In => "in",
@@ -279,6 +280,7 @@ impl<'a> Rows<'a> {
         columns.captured_length.append_value(packet.captured_len() as i32);
         columns.length.append_value(packet.original_len as i32);
         columns.hash.append_value(hash.into());
+        columns.segments.append_option(segments.map(|segments| segments.0.into()));
         columns.pid.append_option(process.map(|process| process.id.into()));
         columns.comm.append_option(process.and_then(|process| process.name));
         columns.container.append_option(process.and_then(|process| process.described?.container()));

@@ -1,11 +1,14 @@
 //! Search of a store: answers in SQL, packets by a filter, and one packet at several hosts.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use trawl_sys::netns::run_in;
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
 use trawl_tests::{Capture, Lab, args, binary, fleet_or_skip, trawl, wait_until};
@@ -506,4 +509,42 @@ fn old_names_run_the_commands_in_groups() {
         let text = String::from_utf8_lossy(&help.stdout).into_owned();
         assert!(text.contains(&usage), "{old}: {text}");
     }
+}
+
+/// The sender's stack passes packets of many segments to the interface, whose peer receives each segment.
+#[test]
+fn segments_of_sent_packets_are_counted() {
+    if !fleet_or_skip() {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let (url, pair) = (format!("file://{}", lab.file("store")), &lab.pair);
+    let capture = |host: &str, from: &str| {
+        let spool = lab.file(&format!("spool-{host}"));
+        let what = args!("{from} --store {url} --spool {spool} 'tcp dst port 8080'");
+        Capture::start_on_host(host, &lab, &what)
+    };
+    // veth segments packets for the peer's XDP program.
+    let receiver = capture("receiver", &format!("-i {} --tap xdp", lab.receiver()));
+    let sender = capture("sender", &format!("-i {} --tap tc -Q out", lab.sender()));
+    let address = (pair.b.ipv4, 8080);
+    let listener = run_in(&pair.b.namespace, || TcpListener::bind(address)).expect("a namespace").expect("a port");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.read_to_end(&mut Vec::new()).expect("its bytes");
+        });
+        let stream = run_in(&pair.a.namespace, || TcpStream::connect(address));
+        stream.expect("a namespace").expect("a connection").write_all(&[7; 1 << 20]).expect("it is sent");
+    });
+    [sender, receiver].into_iter().for_each(Capture::stop_well);
+    let indexed = trawl(&["store", "index", &url]);
+    assert!(indexed.status.success(), "{indexed:?}");
+    let query = args!("store query --store {url} --spool /nonexistent --json");
+    let rows = |sql: &str| document(&trawl(&[&query[..], &[sql]].concat()))["rows"].clone();
+    let places = rows("SELECT packets, segments FROM sightings ORDER BY host");
+    let number = |row: usize, column: &str| places[row][column].as_u64().expect("a number");
+    assert_eq!(number(1, "segments"), number(0, "packets"), "{places}");
+    assert!(number(1, "packets") < number(0, "packets"), "{places}");
+    assert_eq!(rows("SELECT segments FROM flows")[0]["segments"], number(0, "packets"));
 }

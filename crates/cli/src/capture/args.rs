@@ -548,6 +548,7 @@ impl Args {
                     TimeName::Poll => Stamps::Poll,
                     TimeName::Precise | TimeName::Hw => Stamps::Precise,
                 },
+                segments: self.store.is_used(),
             },
             trigger,
             process: self.process.plan(),
@@ -626,7 +627,7 @@ mod tests {
         let made = plan(&["-i", "eth0", "--for-test", "-w", "a.pcapng"]).expect("a plan");
         let CaptureOptions { tap, at, recording, snaplen, with_tc, .. } = made.options;
         assert_eq!((tap, at, snaplen, with_tc), (TapChoice::Auto, Some(At::Both), MAX_CAPTURED, false));
-        assert_eq!(recording, Recording { meta: Meta::FULL, stamps: Stamps::Precise });
+        assert_eq!(recording, Recording { meta: Meta::FULL, stamps: Stamps::Precise, segments: false });
         assert_eq!(made.rotation, Rotation { total: Some(1 << 30), ..Rotation::default() });
         let made = plan(&["-i", "eth0", "--for-test", "-w", "a.pcapng", "--sealed"]).expect("a plan");
         assert_eq!(made.rotation.total, Some(1 << 30));

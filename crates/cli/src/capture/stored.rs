@@ -82,6 +82,10 @@ enum PlaceName {
 }
 
 impl StoreArgs {
+    pub(super) fn is_used(&self) -> bool {
+        self.store.is_some()
+    }
+
     pub(super) fn plan(&self) -> Result<Option<StorePlan>> {
         let Some(url) = &self.store else {
             return Ok(None);

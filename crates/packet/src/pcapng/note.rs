@@ -45,6 +45,7 @@ macro_rules! word_enum {
 mod drop;
 mod origin;
 mod process;
+mod segments;
 mod step;
 mod translation;
 
@@ -53,6 +54,7 @@ use std::fmt::{self, Write as _};
 pub use drop::{DropNote, LocalSocket, Rule};
 pub use origin::{ClockNote, ProgramNote};
 pub use process::{CgroupNote, Owner, OwnerNote, PodNote, ProcessNote, SocketNote};
+pub use segments::SegmentsNote;
 pub use step::{FollowStep, Found, Side, Step, Tracking, Translated};
 pub use translation::{Translation, TranslationNews};
 

@@ -32,8 +32,19 @@ single AS (
 pairs AS (
     SELECT * FROM single WHERE nat_flow IN (SELECT flow FROM single)
 ),
+-- Texts have a type whose memory DataFusion counts exactly: views of texts share buffers, and count them several times.
 of_flows AS (
-    SELECT *, coalesce(src < dst OR (src = dst AND sport <= dport), true) AS forth FROM packets WHERE flow IS NOT NULL
+    SELECT time_ns, protocol, sport, dport, flow, nat_sport, nat_dport, length, segments, tcp_flags,
+        retransmission, reset,
+        coalesce(src < dst OR (src = dst AND sport <= dport), true) AS forth,
+        arrow_cast(capture, 'Utf8') AS capture, arrow_cast(host, 'Utf8') AS host,
+        arrow_cast(interface, 'Utf8') AS interface, arrow_cast(hook, 'Utf8') AS hook,
+        arrow_cast(src, 'Utf8') AS src, arrow_cast(dst, 'Utf8') AS dst,
+        arrow_cast(nat_src, 'Utf8') AS nat_src, arrow_cast(nat_dst, 'Utf8') AS nat_dst,
+        arrow_cast(dns_name, 'Utf8') AS dns_name, arrow_cast(tls_server_name, 'Utf8') AS tls_server_name,
+        arrow_cast(ja4, 'Utf8') AS ja4, arrow_cast(http_host, 'Utf8') AS http_host, arrow_cast(comm, 'Utf8') AS comm,
+        arrow_cast(container, 'Utf8') AS container
+    FROM packets WHERE flow IS NOT NULL
 ),
 -- A host that does not translate addresses sees packets of one side: the other side is known if the pair is certain.
 completed AS (
@@ -42,8 +53,8 @@ completed AS (
         coalesce(p.nat_sport, CASE WHEN forth THEN pairs.nat_sport ELSE pairs.nat_dport END) AS nat_sport,
         coalesce(p.nat_dst, CASE WHEN forth THEN pairs.nat_dst ELSE pairs.nat_src END) AS nat_dst,
         coalesce(p.nat_dport, CASE WHEN forth THEN pairs.nat_dport ELSE pairs.nat_sport END) AS nat_dport,
-        p.length, p.tcp_flags, p.retransmission, p.reset, p.dns_name, p.tls_server_name, p.ja4, p.http_host, p.comm,
-        p.container
+        p.length, p.segments, p.tcp_flags, p.retransmission, p.reset, p.dns_name, p.tls_server_name, p.ja4, p.http_host,
+        p.comm, p.container
     FROM pairs RIGHT JOIN of_flows p ON pairs.flow = CASE WHEN p.nat_src IS NULL THEN p.flow END
 ),
 -- Sums of each direction at each place.
@@ -53,9 +64,10 @@ directions AS (
         min(time_ns) AS first, max(time_ns) AS last,
         min(time_ns) FILTER (WHERE (tcp_flags & 18) = 2) AS opened,
         count(*) FILTER (WHERE (tcp_flags & 18) = 2 AND NOT retransmission) AS connections,
-        count(*) AS packets, sum(length) AS bytes, count(*) FILTER (WHERE retransmission) AS retransmissions,
-        bool_or(reset) AS reset, max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4,
-        max(http_host) AS http_host, max(comm) AS comm, max(container) AS container
+        count(*) AS packets, sum(length) AS bytes, sum(coalesce(segments, 1)) AS segments,
+        count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset,
+        max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host,
+        max(comm) AS comm, max(container) AS container
     FROM completed
     GROUP BY capture, host, interface, hook, protocol, src, sport, dst, dport, flow, forth,
         nat_src, nat_sport, nat_dst, nat_dport
@@ -90,7 +102,7 @@ turned AS (
         CASE WHEN is_forth THEN dst2 ELSE src2 END AS dst2, CASE WHEN is_forth THEN dport2 ELSE sport2 END AS dport2,
         -- A connection begins with its SYN, even if a host that saw only answers has a slow clock.
         coalesce(opened - 4611686018427387904, first) AS begun,
-        first, last, connections, packets, bytes, retransmissions, reset, dns_name, tls_server_name, ja4, http_host, comm,
+        first, last, connections, packets, bytes, segments, retransmissions, reset, dns_name, tls_server_name, ja4, http_host, comm,
         container
     FROM directed
 ),
@@ -105,6 +117,8 @@ grouped AS (
         coalesce(max(packets) FILTER (WHERE NOT is_forth), 0) AS packets_back,
         coalesce(max(bytes) FILTER (WHERE is_forth), 0) AS bytes_forth,
         coalesce(max(bytes) FILTER (WHERE NOT is_forth), 0) AS bytes_back,
+        coalesce(max(segments) FILTER (WHERE is_forth), 0) AS segments_forth,
+        coalesce(max(segments) FILTER (WHERE NOT is_forth), 0) AS segments_back,
         coalesce(max(retransmissions) FILTER (WHERE is_forth), 0) AS retransmissions_forth,
         coalesce(max(retransmissions) FILTER (WHERE NOT is_forth), 0) AS retransmissions_back,
         max(connections) AS connections, bool_or(reset) AS reset,
@@ -137,7 +151,7 @@ SELECT arrow_cast(first / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS first,
     protocol, packets_forth + packets_back AS packets, bytes_forth + bytes_back AS bytes,
     CASE WHEN is_forth THEN packets_back ELSE packets_forth END AS packets_back,
     CASE WHEN is_forth THEN bytes_back ELSE bytes_forth END AS bytes_back,
-    connections, retransmissions_forth + retransmissions_back AS retransmissions, reset,
+    segments_forth + segments_back AS segments, connections, retransmissions_forth + retransmissions_back AS retransmissions, reset,
     CASE WHEN is_forth THEN nat_low ELSE nat_high END AS nat_src,
     CASE WHEN is_forth THEN nat_low_port ELSE nat_high_port END AS nat_sport,
     CASE WHEN is_forth THEN nat_high ELSE nat_low END AS nat_dst,

@@ -115,6 +115,7 @@ columns! {
     nat_sport: Int, optional;
     nat_dst: Text, optional;
     nat_dport: Int, optional;
+    segments: Int, optional;
 }
 
 pub fn schema() -> SchemaRef {

@@ -124,9 +124,11 @@ proptest! {
     fn notes_are_read_back(
         dropped in dropped(), step in step(), process in process(), socket in socket(), container in container(),
         news in news(), labels in of(name()), program in program(), monotonic_offset: u64,
+        segments: u16,
     ) {
         let clock = ClockNote { monotonic_offset };
         prop_assert_eq!(again(&clock), Some(clock));
+        prop_assert_eq!(again(&SegmentsNote(segments)), Some(SegmentsNote(segments)));
         prop_assert_eq!(again(&program), Some(program));
         prop_assert_eq!(again(&dropped), Some(dropped));
         prop_assert_eq!(again(&step), Some(step));
