@@ -10,7 +10,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use trawl_packet::net::ethertype;
 
-use arrow::array::{ArrayBuilder as _, RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_array::builder::ArrayBuilder as _;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::errors::ParquetError;

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringViewArray, StringViewBuilder, new_null_array,
-};
-use arrow::compute::{
-    SortColumn, cast, concat, concat_batches, filter_record_batch, interleave_record_batch, lexsort_to_indices,
-};
+use arrow_array::builder::StringViewBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StringViewArray, new_null_array};
+use arrow_cast::cast;
+use arrow_ord::sort::{SortColumn, lexsort_to_indices};
+use arrow_select::concat::{concat, concat_batches};
+use arrow_select::filter::filter_record_batch;
+use arrow_select::interleave::interleave_record_batch;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
@@ -228,7 +230,7 @@ mod tests {
     use trawl_packet::pcapng::write;
 
     use super::*;
-    use arrow::datatypes::Int64Type;
+    use arrow_array::types::Int64Type;
 
     /// Returns the index of a chunk whose packets have these times and sources.
     fn index(name: &str, packets: &[(u64, u8)]) -> Vec<u8> {
@@ -273,7 +275,7 @@ mod tests {
     fn columns_of_a_newer_trawl_are_noticed() {
         let own = metadata(Bytes::from(index("own", &[(1, 9)]))).expect("a file");
         assert!(!has_other_columns(&own));
-        let numbers: ArrayRef = Arc::new(arrow::array::Int64Array::from(vec![1]));
+        let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
         let batch = RecordBatch::try_from_iter([("time_ns", Arc::clone(&numbers)), ("mood", numbers)]);
         let batch = batch.expect("a batch");
         let mut file = Vec::new();

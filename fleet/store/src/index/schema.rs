@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringViewBuilder, TimestampMicrosecondBuilder,
+use arrow_array::builder::{
+    BooleanBuilder, Int32Builder, Int64Builder, StringViewBuilder, TimestampMicrosecondBuilder,
 };
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use arrow::error::ArrowError;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::ArrowError;
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion};

@@ -10,9 +10,11 @@ use std::slice;
 use std::sync::Arc;
 use std::thread;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type};
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_cast::cast;
+use arrow_schema::DataType;
 use bytes::{Buf, Bytes};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -379,7 +381,7 @@ impl ChunkReader for Parts {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Int32Array, Int64Array, StringViewArray, new_null_array};
+    use arrow_array::{ArrayRef, Int32Array, Int64Array, StringViewArray, new_null_array};
 
     use super::*;
     use crate::index::Out;
