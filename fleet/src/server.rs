@@ -39,6 +39,8 @@ const HANDSHAKES: usize = 8;
 const HEARTBEAT: Duration = Duration::from_secs(4);
 /// Interval at which the hosts' states and logs are written to their files.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// Time in which further changes of desired states are saved together with the first.
+const MOMENT: Duration = Duration::from_millis(10);
 /// Time without new connections after a failure, for lack of file descriptors for example.
 const REST: Duration = Duration::from_millis(100);
 
@@ -47,6 +49,8 @@ struct Shared {
     hub: Mutex<Hub>,
     tls: Option<TlsAcceptor>,
     handshakes: Semaphore,
+    /// Wakes the task that saves desired states.
+    changed: Notify,
     /// Ends the server because of this error.
     failed: Box<dyn Fn(Error) + Send + Sync>,
 }
@@ -82,17 +86,21 @@ impl Server {
             hub: Mutex::new(Hub::open(config.users, config.directory)?),
             tls: config.tls.map(|tls| Arc::new(tls).into()),
             handshakes: Semaphore::new(HANDSHAKES),
+            changed: Notify::new(),
             failed: Box::new(failed),
         });
         runtime.spawn(accept(listener, Arc::clone(&shared)));
         runtime.spawn(beat(Arc::clone(&shared)));
-        runtime.spawn(save(Arc::clone(&shared)));
+        runtime.spawn(save_desired(Arc::clone(&shared)));
+        runtime.spawn(save_of_hosts(Arc::clone(&shared)));
         Ok(Self { _runtime: runtime, shared, address })
     }
 
-    /// Saves the hosts' states and logs, and ends.
+    /// Saves everything, and ends.
     pub fn end(self) -> Result<()> {
-        self.shared.hub.lock().save_of_hosts()
+        let mut hub = self.shared.hub.lock();
+        hub.save_desired()?;
+        hub.save_of_hosts()
     }
 }
 
@@ -116,14 +124,22 @@ async fn beat(shared: Arc<Shared>) {
     }
 }
 
-async fn save(shared: Arc<Shared>) {
+/// Saves changed desired states. An operator changes many hosts at once: one write saves all changes of a moment.
+async fn save_desired(shared: Arc<Shared>) {
+    loop {
+        shared.changed.notified().await;
+        sleep(MOMENT).await;
+        let saved = shared.hub.lock().save_desired();
+        saved.unwrap_or_else(|error| (shared.failed)(error));
+    }
+}
+
+async fn save_of_hosts(shared: Arc<Shared>) {
     let mut due = interval(SAVE_EVERY);
     loop {
         due.tick().await;
         let saved = shared.hub.lock().save_of_hosts();
-        if let Err(error) = saved {
-            (shared.failed)(error);
-        }
+        saved.unwrap_or_else(|error| (shared.failed)(error));
     }
 }
 
@@ -200,17 +216,13 @@ impl Connection<'_> {
 
     /// Carries out the operations that have arrived.
     fn receive(&self, bytes: &mut Vec<u8>) -> std::result::Result<(), &'static str> {
-        let received = self.shared.hub.lock().receive(self.id, bytes);
-        match received {
-            Ok(outcome) => {
-                bytes.drain(..outcome?);
-                Ok(())
-            }
-            Err(error) => {
-                (self.shared.failed)(error);
-                Err("Storage Failure")
-            }
+        let mut hub = self.shared.hub.lock();
+        let length = hub.receive(self.id, bytes)?;
+        bytes.drain(..length);
+        if hub.is_unsaved() {
+            self.shared.changed.notify_one();
         }
+        Ok(())
     }
 }
 

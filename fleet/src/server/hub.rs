@@ -129,6 +129,23 @@ impl Hub {
         })
     }
 
+    /// Returns true if desired states have changed since their file was written. Nobody may hear of a change that a
+    /// restart would undo.
+    pub fn is_unsaved(&self) -> bool {
+        self.directory.is_some() && self.is_changed[DESIRED_STATES]
+    }
+
+    /// Writes the desired states, if any has changed since they were written; clients then receive their bytes.
+    pub fn save_desired(&mut self) -> Result<()> {
+        if let Err(error) = self.save(DESIRED_STATES) {
+            self.clients.clear();
+            return Err(error);
+        }
+        let waiting = self.clients.values().filter(|client| !client.queue.is_empty());
+        waiting.for_each(|client| client.wake.notify_one());
+        Ok(())
+    }
+
     /// Writes the hosts' states and logs, if any has changed since they were written.
     pub fn save_of_hosts(&mut self) -> Result<()> {
         self.save(STATES)?;
@@ -182,18 +199,22 @@ impl Hub {
 
     /// Takes the bytes for a client, and true if it is to be disconnected afterwards.
     pub fn take(&mut self, id: u64) -> (Vec<u8>, bool) {
+        let is_unsaved = self.is_unsaved();
         let Some(client) = self.clients.get_mut(&id) else {
             return (Vec::new(), true);
         };
+        if is_unsaved {
+            return (Vec::new(), false);
+        }
         let taken = (std::mem::take(&mut client.queue), client.is_too_slow);
         self.deliver(|consumer| consumer.client == id);
         taken
     }
 
-    /// Carries out a client's operations, and saves desired states that they changed; returns the length of those that are complete.
-    pub fn receive(&mut self, id: u64, bytes: &[u8]) -> Result<std::result::Result<usize, Fault>> {
+    /// Carries out a client's operations; returns the length of those that are complete.
+    pub fn receive(&mut self, id: u64, bytes: &[u8]) -> std::result::Result<usize, Fault> {
         let mut length = 0;
-        let outcome = loop {
+        loop {
             match protocol::read(&bytes[length..]) {
                 Ok(Some((operation, more))) => {
                     if let Err(fault) = self.carry_out(id, operation) {
@@ -205,13 +226,7 @@ impl Hub {
                 Ok(None) => break Ok(length),
                 Err(fault) => break Err(fault),
             }
-        };
-        if let Err(error) = self.save(DESIRED_STATES) {
-            // Nobody may hear of a change that a restart would undo.
-            self.clients.clear();
-            return Err(error);
         }
-        Ok(outcome)
     }
 
     fn carry_out(&mut self, id: u64, operation: Operation<'_>) -> std::result::Result<(), Fault> {

@@ -27,7 +27,7 @@ impl Bus {
         let nonce = info["nonce"].as_str().expect("a nonce");
         let signature = data_encoding::BASE64URL_NOPAD.encode(&key.sign(nonce.as_bytes()).expect("a signature"));
         let text = format!("CONNECT {}\r\n", json!({ "nkey": key.public_key(), "sig": signature }));
-        assert_eq!(self.hub.receive(id, text.as_bytes()).expect("no file"), Ok(text.len()));
+        assert_eq!(self.hub.receive(id, text.as_bytes()), Ok(text.len()));
         id
     }
 
@@ -42,7 +42,7 @@ impl Bus {
     }
 
     fn send(&mut self, id: u64, text: &str) {
-        assert_eq!(self.hub.receive(id, text.as_bytes()).expect("no file"), Ok(text.len()), "{text}");
+        assert_eq!(self.hub.receive(id, text.as_bytes()), Ok(text.len()), "{text}");
     }
 
     fn publish(&mut self, id: u64, subject: &str, reply: &str, text: &str) {
@@ -59,12 +59,12 @@ fn strangers_can_do_nothing() {
     let mut bus = Bus::open(None);
     let (id, _) = bus.hub.join(Arc::new(Notify::new()), false);
     for text in ["SUB a 1\r\n", "PUB a 0\r\n\r\n", "CONNECT {}\r\n", "CONNECT x\r\n"] {
-        assert_eq!(bus.hub.receive(id, text.as_bytes()).expect("no file"), Err(DENIED), "{text}");
+        assert_eq!(bus.hub.receive(id, text.as_bytes()), Err(DENIED), "{text}");
     }
     let stranger = format!("CONNECT {}\r\n", json!({ "nkey": bus.operator.public_key(), "sig": "AAAA" }));
-    assert_eq!(bus.hub.receive(id, stranger.as_bytes()).expect("no file"), Err(DENIED));
+    assert_eq!(bus.hub.receive(id, stranger.as_bytes()), Err(DENIED));
     let long = format!("PUB a 9999\r\n{}", "x".repeat(LINE_MOST));
-    assert_eq!(bus.hub.receive(id, long.as_bytes()).expect("no file"), Err(DENIED));
+    assert_eq!(bus.hub.receive(id, long.as_bytes()), Err(DENIED));
 }
 
 #[test]
@@ -213,7 +213,11 @@ fn states_outlive_the_bus() {
     std::fs::create_dir(&directory).expect("a directory");
     let mut bus = Bus::open(Some(directory.clone()));
     let (operator, host) = (bus.operator(), bus.host(0));
+    bus.send(operator, "PING\r\n");
     bus.publish(operator, "$KV.trawl.cmd.a", "", "kept");
+    assert!(bus.received(operator).is_empty(), "the change is not saved yet");
+    bus.hub.save_desired().expect("it is written");
+    assert_eq!(bus.received(operator), "PONG\r\n");
     bus.publish(host, "$KV.trawl.state.a", "", "known");
     bus.publish(host, "trawl.log.a", "", "logged");
     bus.hub.save_of_hosts().expect("it is written");
@@ -230,6 +234,6 @@ fn states_outlive_the_bus() {
     // A bus that cannot keep a change acknowledges none.
     let mut bus = Bus::open(Some(directory));
     let operator = bus.operator();
-    let failed = bus.hub.receive(operator, b"PUB $KV.trawl.cmd.a 1\r\nx\r\n");
-    assert!(failed.is_err() && bus.hub.take(operator) == (Vec::new(), true));
+    bus.publish(operator, "$KV.trawl.cmd.a", "", "lost");
+    assert!(bus.hub.save_desired().is_err() && bus.hub.take(operator) == (Vec::new(), true));
 }
