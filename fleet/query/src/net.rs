@@ -17,6 +17,7 @@ use datafusion::logical_expr::{
 use datafusion::prelude::lit;
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 use trawl_packet::net::prefix::Prefix;
+use trawl_store::search::net::text_bounds;
 
 const NAME: &str = "in_net";
 /// The operator of PostgreSQL for addresses within a network.
@@ -115,39 +116,6 @@ impl Net {
     }
 }
 
-/// Returns texts between which the texts of all addresses of a network are.
-fn text_bounds(prefix: Prefix) -> (String, String) {
-    /// Greater than any character of an address.
-    const AFTER: &str = "g";
-    let (parts, width, separator) = match prefix.address() {
-        IpAddr::V4(address) => (address.octets().map(u16::from).to_vec(), 8, '.'),
-        IpAddr::V6(address) => (address.segments().to_vec(), 16, ':'),
-    };
-    let text = |part: u16| if prefix.is_ipv6() { format!("{part:x}") } else { part.to_string() };
-    // An IPv6 address has `::` instead of zeros.
-    let is_shortened = |part: u16| prefix.is_ipv6() && part == 0;
-    let length = usize::from(prefix.length());
-    let mut head = String::new();
-    for (number, part) in parts.iter().copied().enumerate() {
-        let bits = length.saturating_sub(number * width);
-        if bits == 0 || is_shortened(part) {
-            break;
-        }
-        if bits < width {
-            let texts: Vec<String> = (part..=part | (u16::MAX >> (16 - width)) >> bits).map(text).collect();
-            let least = texts.iter().min().map_or("", |least| least);
-            let most = texts.iter().max().map_or("", |most| most);
-            return (format!("{head}{least}"), format!("{head}{most}{AFTER}"));
-        }
-        head += &text(part);
-        if number + 1 < parts.len() {
-            head.push(separator);
-        }
-    }
-    let last = format!("{head}{AFTER}");
-    (head, last)
-}
-
 pub fn is_in_net(call: &ScalarFunction) -> bool {
     call.name() == NAME
 }
@@ -170,24 +138,6 @@ mod tests {
 
     fn net(prefix: &str) -> Net {
         Net::of(prefix.parse().expect("a prefix"))
-    }
-
-    #[test]
-    fn texts_of_all_addresses_lie_between_the_bounds() {
-        for (prefix, first, last) in [
-            ("10.0.0.0/8", "10.", "10.g"),
-            ("172.16.0.0/12", "172.16", "172.31g"),
-            ("10.0.0.0/9", "10.0", "10.99g"),
-            ("0.0.0.0/0", "", "g"),
-            ("192.0.2.128/25", "192.0.2.128", "192.0.2.255g"),
-            ("2001:db8::/32", "2001:db8:", "2001:db8:g"),
-            ("fe80::/10", "fe80", "febfg"),
-            ("2001:0:1::/48", "2001:", "2001:g"),
-            ("::/8", "", "g"),
-        ] {
-            let found = net(prefix);
-            assert_eq!((found.first.as_str(), found.last.as_str()), (first, last), "{prefix}");
-        }
     }
 
     #[test]

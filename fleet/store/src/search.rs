@@ -8,6 +8,7 @@ mod footer;
 mod groups;
 pub mod limits;
 pub mod locations;
+pub mod net;
 pub mod question;
 mod read_only;
 mod rows;

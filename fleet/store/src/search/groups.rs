@@ -7,6 +7,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::statistics::Statistics;
 
 use super::condition::{Condition, Value};
+use super::net::text_bounds;
 use crate::catalogue::contents::File;
 
 /// Knowledge about the values of some rows.
@@ -16,6 +17,9 @@ pub trait Facts {
 
     /// Returns true if a column may have a value.
     fn may_have(&self, column: &str, value: &Value) -> bool;
+
+    /// Returns true if a column may have a text between these, or one of them.
+    fn may_be_between(&self, column: &str, first: &str, last: &str) -> bool;
 
     /// Returns true if a column may be without a value in a row.
     fn may_be_null(&self, column: &str) -> bool;
@@ -34,7 +38,11 @@ impl Condition {
                 rows.may_be_set(column) && rows.numbers(column).is_none_or(within)
             }
             Self::Null(column) => rows.may_be_null(column),
-            Self::Net(column, _) | Self::NotNull(column) => rows.may_be_set(column),
+            Self::Net(column, prefix) => {
+                let (first, last) = text_bounds(*prefix);
+                rows.may_be_set(column) && rows.may_be_between(column, &first, &last)
+            }
+            Self::NotNull(column) => rows.may_be_set(column),
             Self::All(parts) => parts.iter().all(|part| part.may_hold(rows)),
             Self::Any(parts) => parts.iter().any(|part| part.may_hold(rows)),
             Self::Not(_) => true,
@@ -78,6 +86,10 @@ impl Facts for File {
         true
     }
 
+    fn may_be_between(&self, _: &str, _: &str, _: &str) -> bool {
+        true
+    }
+
     fn may_be_null(&self, _: &str) -> bool {
         true
     }
@@ -107,14 +119,6 @@ impl<'a> Group<'a> {
     pub fn first_ns(&self) -> Option<i64> {
         self.numbers("time_ns").map(|(first, _)| first)
     }
-
-    /// Returns true if a text lies between the smallest and the largest one of a column.
-    fn is_between(&self, column: &str, text: &str) -> bool {
-        let Some(statistics) = self.statistics(column) else { return true };
-        let least = statistics.min_bytes_opt().is_none_or(|least| least <= text.as_bytes());
-        let most = statistics.max_bytes_opt().is_none_or(|most| text.as_bytes() <= most);
-        least && most
-    }
 }
 
 impl Facts for Group<'_> {
@@ -131,10 +135,17 @@ impl Facts for Group<'_> {
             Value::Number(number) => self.numbers(column).is_none_or(|(first, last)| (first..=last).contains(number)),
             Value::Text(text) => {
                 let bloom = self.blooms.get(column);
-                self.is_between(column, text) && bloom.is_none_or(|bloom| bloom.check(text.as_str()))
+                self.may_be_between(column, text, text) && bloom.is_none_or(|bloom| bloom.check(text.as_str()))
             }
         };
         may && self.may_be_set(column)
+    }
+
+    fn may_be_between(&self, column: &str, first: &str, last: &str) -> bool {
+        let Some(statistics) = self.statistics(column) else { return true };
+        let least = statistics.min_bytes_opt().is_none_or(|least| least <= last.as_bytes());
+        let most = statistics.max_bytes_opt().is_none_or(|most| first.as_bytes() <= most);
+        least && most
     }
 
     fn may_be_null(&self, column: &str) -> bool {

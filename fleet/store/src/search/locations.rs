@@ -500,6 +500,10 @@ mod tests {
         assert_eq!(files.read(host("10.0.0.2")), 1);
         assert_eq!(files.read(host("10.0.0.4")), 0);
         assert_eq!(files.read(Condition::Within("time_ns".into(), 3, 8)), 1);
+        let net = |prefix: &str| Condition::Net("src".into(), prefix.parse().expect("a prefix"));
+        for (prefix, groups) in [("10.0.0.0/8", 3), ("10.0.0.2/31", 2), ("10.0.1.0/24", 0), ("fe80::/10", 0)] {
+            assert_eq!(files.read(net(prefix)), groups, "{prefix}");
+        }
         assert_eq!(files.read(Condition::NotNull("sport".into())), 0);
         assert_eq!(files.read(Condition::Null("sport".into())), 3);
     }
