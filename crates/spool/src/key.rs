@@ -51,6 +51,7 @@ const PRUNED: &str = "pruned";
 const INCIDENTS: &str = "incidents";
 const INDEX: &str = "index";
 const NEW: &str = "new";
+const SUMMARIES: &str = "new/summaries";
 
 /// Common part of the keys of a chunk's objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +75,11 @@ impl ChunkKey {
         let from = slashes.nth(2).unwrap_or(0);
         let to = self.0.rfind('/').unwrap_or(0);
         self.0.get(from..to).unwrap_or_default()
+    }
+
+    /// Returns a text that follows the keys of the chunk's objects in a listing, and no other chunk's.
+    pub fn after(&self) -> String {
+        format!("{}/", self.0)
     }
 
     pub fn sequence(&self) -> u64 {
@@ -137,6 +143,17 @@ pub fn day(ns: u64) -> String {
 /// Returns the directory of the records of removals.
 pub fn removals() -> &'static str {
     PRUNED
+}
+
+/// Returns the key of the summary of a run's chunks from this sequence number on.
+pub fn summary(run: &Epoch, first: u64) -> String {
+    format!("{SUMMARIES}/{}/{first:010}", run.prefix())
+}
+
+/// Returns the run and the first sequence number of the chunks in a summary.
+pub fn summarised(key: &str) -> Option<(&str, u64)> {
+    let (run, first) = key.strip_prefix(SUMMARIES)?.strip_prefix('/')?.rsplit_once('/')?;
+    Some((run, first.parse().ok()?))
 }
 
 /// Returns the directory of the marks.
@@ -263,6 +280,8 @@ mod tests {
         assert_eq!(Object::of(&new_index(&chunk)), Object::Catalogue);
         assert_eq!(marked(&new_index(&chunk)), Some((chunk.manifest(), true)));
         assert_eq!(marked(&mark(&epoch.end())), Some((epoch.end(), false)));
+        assert_eq!(summarised(&summary(&epoch, 64)), Some((&*epoch.prefix(), 64)));
+        assert_eq!(summarised(&mark(&epoch.end())), None);
         assert_eq!(Object::of(&pruned(17)), Object::Pruned);
         let record = incident("i", &epoch);
         assert_eq!(Object::of(&record), Object::Incident);

@@ -48,7 +48,7 @@ async fn tables(
         // A merge of several sorts needs memory that the sorts do not leave, since only they can write rows to files.
         .set_bool("datafusion.optimizer.repartition_sorts", false)
         .set_bool("datafusion.execution.collect_statistics", false);
-    let Readers { objects, footers, is_remote } = Readers::of(store);
+    let Readers { objects, footers, is_remote } = Readers::of(store, &question.files);
     if is_remote {
         config = config.with_target_partitions(REMOTE_FILES);
     }

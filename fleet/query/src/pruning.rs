@@ -82,8 +82,8 @@ impl TableProvider for Packets {
         let times = times(&self.files)?;
         let within = pruning.as_ref().map(|pruning| pruning.may_hold(&times));
         let files = self.files.iter().enumerate().filter(|(at, _)| within.as_ref().is_none_or(|within| within[*at]));
-        let mut files: Vec<PartitionedFile> =
-            files.map(|(_, file)| PartitionedFile::new(&file.key, file.bytes)).collect();
+        let named = files.map(|(_, file)| (PartitionedFile::new(&file.key, file.bytes), file.tail()));
+        let (mut files, tails): (Vec<_>, Vec<_>) = named.unzip();
         if let Some(pruning) = pruning {
             let pruner = Arc::new(FilePruner {
                 objects: Arc::clone(&self.footers),
@@ -91,11 +91,11 @@ impl TableProvider for Packets {
                 pruning,
                 room: Semaphore::new(ROOM as usize),
             });
-            let checked = stream::iter(files)
-                .map(|file| {
+            let checked = stream::iter(files.into_iter().zip(tails))
+                .map(|(file, tail)| {
                     let pruner = Arc::clone(&pruner);
                     // Runs on all CPUs.
-                    tokio::spawn(async move { pruner.check(file).await })
+                    tokio::spawn(async move { pruner.check(file, tail).await })
                 })
                 .buffered(FILES)
                 .map_err(|e| DataFusionError::External(Box::new(e)));
@@ -137,8 +137,8 @@ struct FilePruner {
 impl FilePruner {
     /// Returns a file that may hold rows of the answer, with the row groups that may. An unreadable file may: the scan
     /// reports its error.
-    async fn check(&self, file: PartitionedFile) -> Option<PartitionedFile> {
-        match self.groups(&file).await {
+    async fn check(&self, file: PartitionedFile, tail: usize) -> Option<PartitionedFile> {
+        match self.groups(&file, tail).await {
             Ok(groups) if groups.iter().all(|may| !may) => None,
             Ok(groups) => {
                 let access = |may: bool| if may { RowGroupAccess::Scan } else { RowGroupAccess::Skip };
@@ -149,10 +149,11 @@ impl FilePruner {
         }
     }
 
-    /// Returns true for each row group that may hold rows of the answer.
-    async fn groups(&self, file: &PartitionedFile) -> Result<Vec<bool>> {
+    /// Returns true for each row group that may hold rows of the answer. `tail` is the length of the file's end that is
+    /// read for its footer.
+    async fn groups(&self, file: &PartitionedFile, tail: usize) -> Result<Vec<bool>> {
         let metadata = DFParquetMetadata::new(&*self.objects, &file.object_meta)
-            .with_metadata_size_hint(Some(TAIL))
+            .with_metadata_size_hint(Some(tail))
             .with_file_metadata_cache(Some(Arc::clone(&self.metadata)))
             .with_page_index_policy(Some(PageIndexPolicy::Skip))
             .fetch_metadata()
@@ -498,7 +499,7 @@ mod tests {
                 });
                 let (first_ns, last_ns) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(0));
                 let key = format!("{number}.parquet");
-                files.push(File { key: key.clone(), bytes: bytes.len() as u64, first_ns, last_ns });
+                files.push(File { key: key.clone(), bytes: bytes.len() as u64, first_ns, last_ns, copied: None });
                 runtime.block_on(objects.put(&Key::from(key), bytes.into())).expect("a stored file");
                 all.push(groups);
             }
@@ -542,7 +543,7 @@ mod tests {
             let pruner = FilePruner { objects, metadata, pruning, room: Semaphore::new(ROOM as usize) };
             let files = self.files.iter().zip(within).flat_map(|(file, within)| {
                 let file = PartitionedFile::new(&file.key, file.bytes);
-                let groups = self.runtime.block_on(pruner.groups(&file)).expect("a readable file");
+                let groups = self.runtime.block_on(pruner.groups(&file, TAIL)).expect("a readable file");
                 groups.into_iter().map(move |may| may && within)
             });
             files.collect()

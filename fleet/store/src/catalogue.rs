@@ -6,6 +6,7 @@ pub mod avro;
 pub mod contents;
 pub mod lease;
 pub mod new_records;
+pub mod summary;
 pub mod table;
 pub mod unpublished;
 pub mod update;

@@ -4,7 +4,7 @@
 pub mod answer;
 mod cache;
 pub mod condition;
-mod footer;
+pub mod footer;
 mod groups;
 pub mod limits;
 pub mod locations;
@@ -12,15 +12,18 @@ pub mod net;
 pub mod question;
 mod read_only;
 mod rows;
+mod summarised;
 
 use std::sync::Arc;
 
 use object_store::ObjectStore;
 
+use crate::catalogue::contents::File;
 use crate::object::remote::Store;
 use cache::Cached;
 use footer::Checked;
 use read_only::ReadOnly;
+use summarised::Summarised;
 
 /// Length of a file's end that is read for its footer.
 pub const TAIL: usize = 128 << 10;
@@ -35,11 +38,12 @@ pub struct Readers {
 }
 
 impl Readers {
-    pub fn of(store: &Store) -> Self {
+    /// Returns the readers of a store for a search of these files.
+    pub fn of(store: &Store, files: &[File]) -> Self {
         let objects: Arc<dyn ObjectStore> = Arc::new(ReadOnly(Checked(store.objects())));
         let is_remote = !store.url().starts_with("file:");
         let same = Arc::clone(&objects);
         let footers = if is_remote { Cached::around(same, store.identity()) } else { same };
-        Self { objects, footers, is_remote }
+        Self { objects, footers: Summarised::around(footers, files), is_remote }
     }
 }

@@ -11,6 +11,7 @@ use crate::object::remote::Store;
 use crate::runs::Runs;
 use crate::runs::coverage::Scope;
 use crate::runs::evidence::{Evidence, add_spooled};
+use crate::search::TAIL;
 
 /// A file of the index, and the times of its rows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,6 +20,24 @@ pub struct File {
     pub bytes: u64,
     pub first_ns: i64,
     pub last_ns: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<Copied>,
+}
+
+/// Copy of the parts that describe a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Copied {
+    /// Key of the summary that has it.
+    pub summary: String,
+    /// Length of the file's footer.
+    pub footer: u64,
+}
+
+impl File {
+    /// Returns the length of the file's end that is read for its footer.
+    pub fn tail(&self) -> usize {
+        self.copied.as_ref().and_then(|copied| usize::try_from(copied.footer).ok()).unwrap_or(TAIL)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -46,15 +65,17 @@ impl Contents {
             bytes: file.bytes,
             first_ns: file.first_ns,
             last_ns: file.last_ns,
+            copied: None,
         });
         let mut files: Vec<File> = files.collect();
         for (chunk, manifest) in &new.evidence.manifests {
-            if let Some((key, bytes)) = new.indexes.get(chunk) {
+            if let Some(index) = new.indexes.get(chunk) {
                 files.push(File {
-                    key: key.clone(),
-                    bytes: *bytes,
+                    key: index.key.clone(),
+                    bytes: index.bytes,
                     first_ns: manifest.first_ns.unwrap_or(0) as i64,
                     last_ns: manifest.last_ns.unwrap_or(0) as i64,
+                    copied: new.copies.get(chunk).cloned(),
                 });
             }
         }

@@ -1,25 +1,29 @@
 //! Records that the catalogue does not have yet. Hosts mark each record that they store with an object below `new/`; a
 //! chunk's index marks its manifest.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Manifest, State};
 use trawl_sys::Result;
 
+use super::contents::Copied;
+use super::summary;
 use crate::object::remote::{Listed, Store};
 use crate::runs::evidence::Evidence;
 use crate::runs::{Fate, Run, Runs};
 
 /// The marks in a store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Marks {
     /// Keys of the marked records.
     records: BTreeSet<String>,
-    /// Key and size of each new chunk's index.
-    pub indexes: HashMap<ChunkKey, (String, u64)>,
+    /// Object with each new chunk's index.
+    pub indexes: HashMap<ChunkKey, Listed>,
     /// Keys of the marks without contents.
     pub empty: Vec<String>,
+    /// By the run and the first sequence number of their chunks.
+    summaries: BTreeMap<(String, u64), Listed>,
 }
 
 impl Marks {
@@ -27,12 +31,16 @@ impl Marks {
     pub fn list(store: &Store) -> Result<Self> {
         let mut marks = Self::default();
         for object in store.list(Some(key::marks()))? {
+            if let Some((run, first)) = key::summarised(&object.key) {
+                marks.summaries.insert((run.to_owned(), first), object);
+                continue;
+            }
             let Some((record, is_index)) = key::marked(&object.key) else {
                 continue;
             };
             match (Object::of(&record), is_index) {
                 (Object::Manifest(chunk), true) => {
-                    marks.indexes.insert(chunk, (object.key, object.bytes));
+                    marks.indexes.insert(chunk, object);
                 }
                 _ => marks.empty.push(object.key),
             }
@@ -74,6 +82,7 @@ impl Marks {
             records: self.records.extract_if(.., is_part).collect(),
             indexes: self.indexes.extract_if(|chunk, _| is_part(&chunk.manifest())).collect(),
             empty: self.empty.extract_if(.., is_mark).collect(),
+            summaries: self.summaries.clone(),
         }
     }
 
@@ -85,17 +94,25 @@ impl Marks {
 
     /// Reads the marked records that are not among the known facts.
     pub fn read(&self, store: &Store, known: &Runs) -> Result<New> {
-        let runs = known.0.iter();
-        let runs: HashMap<String, &Run> = runs.map(|(epoch, run)| (epoch.prefix(), run)).collect();
+        let runs = by_prefix(known);
         let is_known = |chunk: &ChunkKey| {
             let run = runs.get(chunk.run());
             run.is_some_and(|run| run.has(chunk.sequence()))
         };
-        let mut evidence = Evidence::default();
-        let records: Vec<String> = self.records.iter().cloned().collect();
         // A known manifest without an index is still marked, or its chunk has arrived from its host.
-        let unread = evidence.add_records(store, &records)?;
-        find_chunks(&mut evidence, store)?;
+        let is_wanted = |record: &&String| match Object::of(record) {
+            Object::Manifest(chunk) => !is_known(&chunk) || self.has_empty(record),
+            _ => true,
+        };
+        let records: BTreeSet<String> = self.records.iter().filter(is_wanted).cloned().collect();
+        let (mut evidence, copies) = self.read_summaries(store, &records)?;
+        let is_read = |record: &String| match Object::of(record) {
+            Object::Manifest(chunk) => evidence.manifests.contains_key(&chunk),
+            _ => false,
+        };
+        let rest: Vec<String> = records.into_iter().filter(|record| !is_read(record)).collect();
+        let unread = evidence.add_records(store, &rest)?;
+        add_removals(&mut evidence, store)?;
         let again = evidence.manifests.extract_if(.., |chunk, _| is_known(chunk));
         let again: Vec<(ChunkKey, Manifest)> = again.collect();
         let arrived = again.into_iter().filter(|(chunk, manifest)| {
@@ -106,27 +123,105 @@ impl Marks {
         let arrived = arrived.map(|(_, manifest)| manifest).collect();
         let mut indexes = self.indexes.clone();
         let known = indexes.extract_if(|chunk, _| is_known(chunk));
-        let known: Vec<String> = known.map(|(_, (key, _))| key).collect();
-        Ok(New { evidence, arrived, indexes, unread, known })
+        let known: Vec<String> = known.map(|(_, index)| index.key).collect();
+        Ok(New { evidence, arrived, indexes, copies, unread, known })
+    }
+
+    fn has_empty(&self, record: &str) -> bool {
+        self.empty.binary_search(&key::mark(record)).is_ok()
+    }
+
+    /// Returns the summary that may have a chunk.
+    fn summary_of(&self, chunk: &ChunkKey) -> Option<&Listed> {
+        let run = chunk.run();
+        let before = self.summaries.range(..=(run.to_owned(), chunk.sequence()));
+        let ((its_run, first), summary) = before.last()?;
+        (its_run == run && summary::has(*first, chunk.sequence())).then_some(summary)
+    }
+
+    /// Returns the keys of the summaries of which no chunk is new: the catalogue has all that are marked.
+    pub fn outdated_summaries(&self, known: &Runs) -> Vec<String> {
+        let chunks = self.records.iter().filter_map(|record| match Object::of(record) {
+            Object::Manifest(chunk) => Some(chunk),
+            _ => None,
+        });
+        let runs = by_prefix(known);
+        let is_new = |chunk: &ChunkKey| !runs.get(chunk.run()).is_some_and(|run| run.has(chunk.sequence()));
+        let used: HashSet<String> =
+            chunks.filter(is_new).filter_map(|chunk| Some(self.summary_of(&chunk)?.key.clone())).collect();
+        let all = self.summaries.values().map(|summary| &summary.key);
+        all.filter(|key| !used.contains(*key)).cloned().collect()
+    }
+
+    /// Finds the chunks of these records in the store, and reads their manifests from summaries, unless the store has
+    /// newer ones.
+    fn read_summaries(
+        &self,
+        store: &Store,
+        records: &BTreeSet<String>,
+    ) -> Result<(Evidence, HashMap<ChunkKey, Copied>)> {
+        let chunks = records.iter().filter_map(|record| match Object::of(record) {
+            Object::Manifest(chunk) => Some(chunk),
+            _ => None,
+        });
+        let chunks: BTreeSet<ChunkKey> = chunks.collect();
+        let summaries: BTreeMap<&String, u64> = chunks
+            .iter()
+            .filter_map(|chunk| self.summary_of(chunk))
+            .map(|summary| (&summary.key, summary.changed_ns))
+            .collect();
+        let keys: Vec<String> = summaries.keys().map(|key| (*key).clone()).collect();
+        let (contents, listed) = store.read_and_list(&keys, &chunks)?;
+        let mut evidence = Evidence::default();
+        let mut changed = HashMap::new();
+        for object in listed {
+            match Object::of(&object.key) {
+                Object::Packets(chunk) => {
+                    evidence.packets.insert(chunk, object.bytes);
+                }
+                Object::Manifest(chunk) => {
+                    changed.insert(chunk, object.changed_ns);
+                }
+                _ => {}
+            }
+        }
+        let mut copies = HashMap::new();
+        for ((key, stored_ns), contents) in summaries.iter().zip(contents) {
+            for entry in contents.iter().flat_map(|contents| summary::parse(contents)) {
+                let chunk = entry.chunk;
+                let is_current = changed.get(&chunk).is_some_and(|changed_ns| changed_ns <= stored_ns);
+                if !is_current
+                    || !chunks.contains(&chunk)
+                    || evidence.insert(&chunk.manifest(), &entry.manifest).is_err()
+                {
+                    continue;
+                }
+                let index = self.indexes.get(&chunk);
+                let copied = entry.index.filter(|parts| {
+                    index.is_some_and(|index| index.bytes == parts.bytes && index.changed_ns <= *stored_ns)
+                });
+                if let Some(parts) = copied {
+                    copies.insert(chunk, Copied { summary: (*key).clone(), footer: parts.footer() });
+                }
+            }
+        }
+        Ok((evidence, copies))
     }
 }
 
-/// Adds the chunks of these manifests that the store has, and the removals if it lacks some.
-fn find_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
-    let stored = evidence.manifests.iter();
-    let stored = stored.filter(|(_, one)| matches!(one.state, State::Stored | State::OnHost));
-    let chunks: Vec<(ChunkKey, State)> = stored.map(|(chunk, manifest)| (chunk.clone(), manifest.state)).collect();
-    let hours: BTreeSet<String> = chunks.iter().map(|(chunk, _)| chunk.hour()).collect();
-    for hour in hours {
-        for object in store.list(Some(&hour))? {
-            if let Object::Packets(chunk) = Object::of(&object.key) {
-                evidence.packets.insert(chunk, object.bytes);
-            }
-        }
-    }
-    let may_be_pruned =
-        |(chunk, state): &(ChunkKey, State)| *state == State::OnHost || !evidence.packets.contains_key(chunk);
-    if chunks.iter().any(may_be_pruned) {
+/// Returns the runs by the common part of their keys.
+fn by_prefix(runs: &Runs) -> HashMap<String, &Run> {
+    runs.0.iter().map(|(epoch, run)| (epoch.prefix(), run)).collect()
+}
+
+/// Adds the removals of chunks, if the store lacks some of these manifests' chunks.
+fn add_removals(evidence: &mut Evidence, store: &Store) -> Result<()> {
+    let may_be_pruned = |(chunk, manifest): (&ChunkKey, &Manifest)| match manifest.state {
+        State::Stored => !evidence.packets.contains_key(chunk),
+        State::OnHost => true,
+        State::Idle | State::EvictedSpoolFull | State::EvictedSpoolFailed => false,
+    };
+    if evidence.manifests.iter().any(may_be_pruned) {
         evidence.add_removals(store)?;
     }
     Ok(())
@@ -138,8 +233,10 @@ pub struct New {
     pub evidence: Evidence,
     /// Manifests that the catalogue has, whose chunks have since arrived from their hosts.
     pub arrived: Vec<Manifest>,
-    /// Key and size of each chunk's index.
-    pub indexes: HashMap<ChunkKey, (String, u64)>,
+    /// Object with each chunk's index.
+    pub indexes: HashMap<ChunkKey, Listed>,
+    /// Copies of parts of them.
+    pub copies: HashMap<ChunkKey, Copied>,
     /// Keys of the marked records that could not be read: their marks stay.
     pub unread: HashSet<String>,
     /// Keys of the indexes of chunks that the catalogue has already.

@@ -280,6 +280,7 @@ impl Work<'_> {
 pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let lease = Lease::acquire(store)?;
     let marks = Marks::list(store)?;
+    let all = marks.clone();
     let mut work = Work { store, lease, show, done: 0, all: marks.chunks(), indexed: Indexed::default() };
     // For chunks that stay on their hosts, only the index has the rows.
     let earlier = if again { Catalogue::read(store).unwrap_or_default() } else { Catalogue::read(store)? };
@@ -289,7 +290,7 @@ pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Resu
         new.evidence.check_versions("cannot rebuild the catalogue")?;
         work.all = new.evidence.manifests.len() as u64;
         add(&mut work, catalogue, Some(&earlier), marks, new, None)?;
-        return Ok(work.indexed);
+        return end(work, &all);
     }
     work.indexed.there = earlier.runs(store)?.0.values().map(|run| run.total().chunks).sum();
     let mut parts: VecDeque<Marks> = marks.into_parts(RECORDS).into();
@@ -302,6 +303,15 @@ pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Resu
             parts.push_front(left);
         }
     }
+    end(work, &all)
+}
+
+/// Removes the summaries of chunks that the catalogue has, and returns what was indexed.
+fn end(work: Work<'_>, marks: &Marks) -> Result<Indexed> {
+    let store = work.store;
+    let known = Catalogue::read(store)?.runs(store)?;
+    let removed = store.delete_all(&marks.outdated_summaries(&known));
+    removed.map_err(|e| Error::failed("cannot remove the summaries of indexed chunks", e))?;
     Ok(work.indexed)
 }
 
@@ -325,7 +335,7 @@ fn add(
     let mut days: BTreeMap<u64, Vec<Input<'_>>> = BTreeMap::new();
     let mut elsewhere: BTreeMap<u64, HashSet<String>> = BTreeMap::new();
     for (key, manifest) in &new.evidence.manifests {
-        let index = new.indexes.get(key).map(|(key, _)| key);
+        let index = new.indexes.get(key).map(|index| &index.key);
         let has_packets = new.evidence.packets.contains_key(key);
         let is_here = match manifest.state {
             State::Stored => has_packets,
@@ -399,7 +409,7 @@ fn add(
         // The index of a chunk whose manifest is not stored yet stays.
         let indexes = new.indexes.iter();
         let indexes = indexes.filter(|(chunk, _)| new.evidence.manifests.contains_key(*chunk));
-        change.unused = indexes.map(|(_, (key, _))| key.clone()).collect();
+        change.unused = indexes.map(|(_, index)| index.key.clone()).collect();
         catalogue.commit(draft, change)?;
     }
     let removed = store.delete_all(&[marks.empty, new.known].concat());

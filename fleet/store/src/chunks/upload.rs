@@ -15,6 +15,7 @@ use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
 use trawl_spool::{key, spool};
 use trawl_sys::{Error, Result, clock};
 
+use crate::catalogue::summary::{Entry, Summary};
 use crate::index;
 use crate::object::remote::{Failure, Store, canonical};
 use crate::runs::spooled::Run;
@@ -25,13 +26,13 @@ fn mark(store: &Store, record: &str) -> Result<(), String> {
     marked.map_err(|e| format!("the mark of {record}: {e}"))
 }
 
-/// Stores a chunk, and returns its key.
-fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> {
+/// Stores a chunk, adds it to the summary, and returns its key.
+fn put_chunk(store: &Store, run: &Run, name: PathBuf, summary: &mut Summary) -> Result<String, String> {
     let shown = name.display().to_string();
     let chunk = run.chunk(name);
     let mut chunk = chunk.map_err(|e| format!("cannot read {shown} from the spool: {e}"))?;
     let manifest = chunk.manifest.clone();
-    let mut is_indexed = false;
+    let mut index = None;
     let key = manifest.key();
     let what = |e: Failure| format!("{key}: {e}");
     let is_near = manifest.state == State::OnHost && run.target.is_near();
@@ -43,13 +44,12 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
                 let is_wanted = (run.target.index && !chunk.is_indexed()) || is_near;
-                let index = is_wanted.then(|| index::file(&bytes, &manifest));
+                index = is_wanted.then(|| index::file(&bytes, &manifest)).flatten();
                 if !is_near {
                     store.put_once(&key.packets(), bytes).map_err(what)?;
                 }
-                if let Some(file) = index.flatten() {
+                if let Some(file) = index.clone() {
                     store.overwrite(&key::new_index(&key), file).map_err(|e| format!("the index of {key}: {e}"))?;
-                    is_indexed = true;
                 }
             }
             // The process was killed after it stored the manifest, before it emptied the spool: the store has both.
@@ -72,8 +72,13 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     };
     done.map_err(what)?;
     // An index serves as the mark.
-    if !is_indexed {
+    if index.is_none() {
         mark(store, &key.manifest())?;
+    }
+    // The chunks of an incident are in the summaries of their run.
+    if run.target.incident.is_none() {
+        let entry = Entry::new(&manifest, manifest.to_bytes(), index);
+        summary.add(store, &run.target.epoch, manifest.sequence, entry);
     }
     if is_near {
         run.mark_kept(&chunk)
@@ -98,13 +103,15 @@ fn put_begin(store: &Store, run: &Run) -> Result<(), String> {
 }
 
 /// Stores the waiting chunks, and then the record of the end if it exists.
-fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<(), String> {
+fn put_rest(store: &Store, run: &Run, summary: &mut Summary, stored: &mut dyn FnMut(String)) -> Result<(), String> {
     // The end is read before the chunks are listed: if it exists, no chunk follows.
     let end = run.end();
     let names = run.manifests();
-    for name in names.map_err(|e| format!("cannot read the spool: {e}"))? {
-        stored(put_chunk(store, run, name)?);
-    }
+    let names = names.map_err(|e| format!("cannot read the spool: {e}"))?;
+    let mut chunks = names.into_iter();
+    let done = chunks.try_for_each(|name| put_chunk(store, run, name, summary).map(&mut *stored));
+    summary.store(store, &run.target.epoch);
+    done?;
     if let Some(id) = &run.target.incident {
         let fail = |e: &dyn std::fmt::Display| format!("the record of the incident {id}: {e}");
         if let Some(record) = run.incident().map_err(|e| fail(&e))? {
@@ -128,6 +135,7 @@ pub fn upload(
     report: &dyn Fn(Report),
 ) -> Option<String> {
     let mut begun = false;
+    let mut summary = Summary::default();
     let mut delayed = false;
     let mut uploads = Uploads::default();
     let mut pause = FIRST_PAUSE;
@@ -138,7 +146,7 @@ pub fn upload(
                 put_begin(store, run)?;
                 begun = true;
             }
-            put_rest(store, run, &mut |key| {
+            put_rest(store, run, &mut summary, &mut |key| {
                 uploads.stored += 1;
                 uploads.last_ns = Some(clock::wall());
                 run.note(&uploads);
@@ -209,7 +217,8 @@ pub struct Pushed {
 fn push_run(run: &Run, chunks: &mut u64) -> Result<()> {
     let url = &run.target.url;
     let store = Store::open(url, true)?;
-    let stored = put_begin(&store, run).and_then(|()| put_rest(&store, run, &mut |_| *chunks += 1));
+    let mut summary = Summary::default();
+    let stored = put_begin(&store, run).and_then(|()| put_rest(&store, run, &mut summary, &mut |_| *chunks += 1));
     stored.map_err(|why| {
         let error = Error::failed(format!("cannot store to {url}"), why);
         error.fix("try again: unstored chunks stay in the spool")

@@ -55,6 +55,10 @@ impl<T: ObjectStore> ObjectStore for Whole<T> {
         self.0.list(prefix)
     }
 
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.list_with_offset(prefix, offset)
+    }
+
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         self.0.list_with_delimiter(prefix).await
     }

@@ -1,6 +1,7 @@
 //! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`,
 //! `az://`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
+use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::sha256;
 use trawl_sys::files::beneath::Directory;
 use trawl_sys::{Error, Result, files::create};
@@ -78,8 +80,10 @@ impl From<object_store::Error> for Failure {
 /// Words in the answer of a server that has no space left.
 const FULL: [&str; 4] = ["507 Insufficient Storage", "No space left on device", "QuotaExceeded", "StorageFull"];
 
-/// Number of calls in flight at once.
-const CALLS: usize = 64;
+/// Number of calls in flight at once: a store answers thousands in a second, each after some hundredths of one.
+const CALLS: usize = 256;
+/// Number of objects from which a listing is divided: a server lists a thousand with one call.
+const LISTED: usize = 500;
 
 /// Address at which a cloud's machines request the credentials of their role.
 const ROLE: &str = "169.254.169.254";
@@ -148,6 +152,8 @@ pub struct Store {
     objects: Arc<dyn ObjectStore>,
     /// The objects of a `file://` store, which are also written there.
     directory: Option<Objects>,
+    /// True if a listing is sorted, and may begin anywhere at no cost.
+    lists_parts: bool,
     runtime: Runtime,
 }
 
@@ -158,6 +164,12 @@ pub struct Listed {
     pub bytes: u64,
     /// Time of its last change, in nanoseconds since 1970.
     pub changed_ns: u64,
+}
+
+impl From<ObjectMeta> for Listed {
+    fn from(object: ObjectMeta) -> Self {
+        Self { key: object.location.to_string(), bytes: object.size, changed_ns: changed_ns(&object) }
+    }
 }
 
 fn parsed(url: &str) -> Option<Url> {
@@ -182,13 +194,14 @@ impl Store {
             .enable_all()
             .build()
             .map_err(|e| Error::os(what.clone(), e))?;
+        let kind = Kind::of_scheme(parsed.scheme());
         let (objects, directory, server) = match parsed.scheme() {
             "file" => {
                 let objects = Objects::of(directory(&parsed, &what, create)?);
                 let all: Arc<dyn ObjectStore> = Arc::new(objects.clone());
                 (all, Some(objects), String::new())
             }
-            scheme => match Kind::of_scheme(scheme) {
+            scheme => match kind {
                 Some(kind) => {
                     let (objects, server) = open_remote(&parsed, kind, &what)?;
                     (objects, None, server)
@@ -199,8 +212,8 @@ impl Store {
                 }
             },
         };
-        let url = canonical(url);
-        Ok(Self { identity: format!("{url}\n{server}"), url, objects, directory, runtime })
+        let (url, lists_parts) = (canonical(url), matches!(kind, Some(Kind::S3 | Kind::Google)));
+        Ok(Self { identity: format!("{url}\n{server}"), url, objects, directory, lists_parts, runtime })
     }
 
     /// Returns the URL in its canonical form.
@@ -313,27 +326,53 @@ impl Store {
     pub fn list(&self, prefix: Option<&str>) -> Result<Vec<Listed>> {
         let prefix = prefix.map(Key::from);
         let listing = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
-        let found = self.runtime.block_on(listing).map_err(|e| {
-            let error = Error::failed(format!("cannot list {}", self.url), Failure::from(e));
-            match self.url.split("://").next().and_then(Kind::of_scheme) {
-                Some(kind) => error.fix(kind.access()),
-                None => error,
-            }
-        })?;
-        let mut objects: Vec<Listed> = found
-            .into_iter()
-            .map(|object| Listed {
-                key: object.location.to_string(),
-                bytes: object.size,
-                changed_ns: changed_ns(&object),
-            })
-            .collect();
+        let found = self.runtime.block_on(listing).map_err(|e| self.unlistable(e))?;
+        let mut objects: Vec<Listed> = found.into_iter().map(Listed::from).collect();
         objects.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(objects)
     }
 
     /// Returns the objects in the order of their keys, with many calls in flight at once; `None` for a missing one.
     pub fn read_all(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>> {
+        self.runtime.block_on(self.get_all(keys))
+    }
+
+    /// Returns the objects as [`Self::read_all`] does, and lists the objects of these chunks meanwhile, perhaps with
+    /// others.
+    pub fn read_and_list(
+        &self,
+        keys: &[String],
+        chunks: &BTreeSet<ChunkKey>,
+    ) -> Result<(Vec<Option<Bytes>>, Vec<Listed>)> {
+        self.runtime.block_on(async { tokio::try_join!(self.get_all(keys), self.list_chunks(chunks)) })
+    }
+
+    /// Lists the objects of chunks, by several calls at once.
+    async fn list_chunks(&self, chunks: &BTreeSet<ChunkKey>) -> Result<Vec<Listed>> {
+        let mut hours: BTreeMap<String, Vec<&ChunkKey>> = BTreeMap::new();
+        for chunk in chunks {
+            hours.entry(chunk.hour()).or_default().push(chunk);
+        }
+        let most = if self.lists_parts { LISTED } else { usize::MAX };
+        let parts = hours.iter().flat_map(|(hour, chunks)| chunks.chunks(most).map(move |part| (hour, part)));
+        let lists = parts.map(|(hour, part)| {
+            let (first, last) = (part.first().map(ToString::to_string), part.last().map(|chunk| chunk.after()));
+            self.list_between(hour, first.unwrap_or_default(), last.unwrap_or_default())
+        });
+        let listed: Vec<Vec<Listed>> = stream::iter(lists).buffered(CALLS).try_collect().await?;
+        Ok(listed.concat())
+    }
+
+    /// Lists the objects in a directory whose keys lie between these.
+    async fn list_between(&self, directory: &str, first: String, last: String) -> Result<Vec<Listed>> {
+        let all = self.objects.list_with_offset(Some(&Key::from(directory)), &Key::from(first));
+        let sorted = self.lists_parts;
+        let within =
+            all.map_ok(Listed::from).try_take_while(move |object| std::future::ready(Ok(!sorted || object.key < last)));
+        within.try_collect().await.map_err(|e| self.unlistable(e))
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>> {
         let get = |key: &String| {
             let (key, objects) = (key.clone(), Arc::clone(&self.objects));
             async move {
@@ -345,12 +384,19 @@ impl Store {
                 }
             }
         };
-        let bytes = stream::iter(keys.iter().map(get)).buffered(CALLS);
-        self.runtime.block_on(bytes.try_collect())
+        stream::iter(keys.iter().map(get)).buffered(CALLS).try_collect().await
     }
 
     fn unreadable(&self, key: &str, failure: Failure) -> Error {
         Error::failed(format!("cannot read {key} from {}", self.url), failure)
+    }
+
+    fn unlistable(&self, error: object_store::Error) -> Error {
+        let error = Error::failed(format!("cannot list {}", self.url), Failure::from(error));
+        match self.url.split("://").next().and_then(Kind::of_scheme) {
+            Some(kind) => error.fix(kind.access()),
+            None => error,
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Evidence {
     }
 
     /// Adds a record; refuses one that belongs to another key.
-    fn insert(&mut self, key: &str, bytes: &[u8]) -> std::result::Result<(), Unreadable> {
+    pub fn insert(&mut self, key: &str, bytes: &[u8]) -> std::result::Result<(), Unreadable> {
         match Object::of(key) {
             Object::Begin(epoch) => match Begin::from_bytes(bytes)? {
                 begin if begin.epoch.prefix() == epoch => self.begins.push(begin),

@@ -11,13 +11,12 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
 use object_store::path::Path as Key;
-use object_store::{Attributes, GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result};
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore, Result};
 use trawl_spool::manifest::sha256;
 use trawl_sys::files::{create, run};
 
-use super::read_only::{ReadOnly, Reader};
+use super::read_only::{ReadOnly, Reader, part};
 
 /// Maximum size of the cache in bytes; if it is exceeded, the parts that were read first are removed.
 const MOST: u64 = 1 << 30;
@@ -111,19 +110,7 @@ impl Reader for Cached {
             return self.store.get_opts(location, options).await;
         };
         let parts = self.get_ranges(location, std::slice::from_ref(&range)).await?;
-        let part = parts.into_iter().next().unwrap_or_default();
-        Ok(GetResult {
-            meta: ObjectMeta {
-                location: location.clone(),
-                last_modified: SystemTime::UNIX_EPOCH.into(),
-                size: range.end,
-                e_tag: None,
-                version: None,
-            },
-            range,
-            attributes: Attributes::default(),
-            payload: GetResultPayload::Stream(stream::iter([Ok(part)]).boxed()),
-        })
+        Ok(part(location, range, parts.into_iter().next().unwrap_or_default()))
     }
 
     async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

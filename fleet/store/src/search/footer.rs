@@ -13,7 +13,7 @@ use object_store::{Error, GetOptions, GetRange, GetResult, GetResultPayload, Obj
 use super::read_only::Reader;
 
 /// Length of the end of a file: the length of its metadata, and the format's name.
-const END: u64 = 8;
+pub const END: u64 = 8;
 const NAME: &[u8] = b"PAR1";
 /// Maximum number of bytes that a read of a footer asks for; longer reads ask for rows.
 const MOST: u64 = 4 << 20;
@@ -23,7 +23,7 @@ const MOST: u64 = 4 << 20;
 pub struct Checked(pub Arc<dyn ObjectStore>);
 
 /// Returns the reason why a Parquet file of this size cannot have this end.
-fn fault(end: &[u8], size: u64) -> Option<String> {
+pub fn fault(end: &[u8], size: u64) -> Option<String> {
     let (length, name) = end.split_first_chunk()?;
     let length = u64::from(u32::from_le_bytes(*length));
     match name {

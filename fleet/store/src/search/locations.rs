@@ -31,10 +31,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use trawl_sys::{Error, Result};
 
+use super::Readers;
 use super::condition::Condition;
 use super::groups::Group;
 use super::limits::WHAT;
-use super::{Readers, TAIL};
 use crate::catalogue::contents::File;
 use crate::chunks::fetch::PacketLocation;
 use crate::object::remote::Store;
@@ -101,7 +101,7 @@ impl Locations {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
         let store = Store::open(store, false)?;
         let runtime = Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
-        let readers = Readers::of(&store);
+        let readers = Readers::of(&store, &files);
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         let at_once = if readers.is_remote { REMOTE_GROUPS } else { cpus };
         if let Some(condition) = &condition {
@@ -190,7 +190,7 @@ impl Search {
     /// after it has packets before `next_ns`.
     async fn check(&self, file: &File, next_ns: i64) -> io::Result<Vec<Candidate>> {
         let key = Key::from(file.key.as_str());
-        let metadata = self.footer(&key, file.bytes).await.map_err(|why| unreadable(&key, why))?;
+        let metadata = self.footer(file).await.map_err(|why| unreadable(&key, why))?;
         let groups = self.groups(&key, file.bytes, &metadata).await.map_err(|why| unreadable(&key, why))?;
         let first_ns = |number: &usize| {
             let group = Group { metadata: metadata.row_group(*number), blooms: HashMap::new() };
@@ -211,11 +211,12 @@ impl Search {
         Ok(candidates.collect())
     }
 
-    async fn footer(&self, key: &Key, bytes: u64) -> parquet::errors::Result<ParquetMetaData> {
-        let mut from = bytes.saturating_sub(TAIL as u64);
+    async fn footer(&self, file: &File) -> parquet::errors::Result<ParquetMetaData> {
+        let (key, bytes) = (Key::from(file.key.as_str()), file.bytes);
+        let mut from = bytes.saturating_sub(file.tail() as u64);
         let mut reader = ParquetMetaDataReader::new();
         loop {
-            let end = self.footers(key, slice::from_ref(&(from..bytes))).await?;
+            let end = self.footers(&key, slice::from_ref(&(from..bytes))).await?;
             match reader.try_parse_sized(&end[0], bytes) {
                 Err(ParquetError::NeedMoreData(needed)) if (needed as u64) > bytes - from => {
                     from = bytes.saturating_sub(needed as u64);
@@ -433,7 +434,7 @@ mod tests {
                 std::fs::write(directory.join(&key), &bytes).expect("a file");
                 let (first, last) = (times.iter().min(), times.iter().max());
                 let [first_ns, last_ns] = [first, last].map(|time| *time.expect("rows"));
-                made.push(File { key, bytes: bytes.len() as u64, first_ns, last_ns });
+                made.push(File { key, bytes: bytes.len() as u64, first_ns, last_ns, copied: None });
             }
             Self(directory, made)
         }
@@ -449,7 +450,7 @@ mod tests {
 
         /// Returns the number of row groups that are read for a condition.
         fn read(&self, condition: Condition) -> usize {
-            let readers = Readers::of(&Store::open(&self.url(), false).expect("a store"));
+            let readers = Readers::of(&Store::open(&self.url(), false).expect("a store"), &[]);
             let runtime = Builder::new_current_thread().build().expect("a runtime");
             let search = Search { readers, condition: Some(condition), room: Semaphore::new(ROOM as usize) };
             let checked = self.1.iter().map(|file| runtime.block_on(search.check(file, 0)).expect("a file").len());

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
 use object_store::path::Path as Key;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, coalesce_ranges,
+    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result, coalesce_ranges,
 };
 
 /// The calls of a store that read objects.
@@ -29,6 +31,22 @@ pub trait Reader: fmt::Debug + fmt::Display + Send + Sync + 'static {
             self.get_opts(location, options).await?.bytes().await
         };
         coalesce_ranges(ranges, part, OBJECT_STORE_COALESCE_DEFAULT).await
+    }
+}
+
+/// Returns a part of an object as an answer of a store.
+pub fn part(location: &Key, range: Range<u64>, bytes: Bytes) -> GetResult {
+    GetResult {
+        meta: ObjectMeta {
+            location: location.clone(),
+            last_modified: SystemTime::UNIX_EPOCH.into(),
+            size: range.end,
+            e_tag: None,
+            version: None,
+        },
+        range,
+        attributes: Attributes::default(),
+        payload: GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed()),
     }
 }
 
