@@ -264,7 +264,8 @@ fn sentence(finding: &Finding) -> String {
 }
 
 fn prune(args: &Prune) -> Result<ExitCode> {
-    let objects = Store::open(&args.store.url, false)?;
+    let url = &args.store.url;
+    let objects = if args.dry_run { Store::open(url, false)? } else { Store::open_to_change(url)? };
     let limits = Limits { keep: args.keep, max_bytes: args.max };
     let pruned = store::prune(&objects, limits, args.dry_run)?;
     let verb = if args.dry_run { "would remove" } else { "removed" };
@@ -321,7 +322,7 @@ struct Index {
 
 fn index(args: &Index) -> Result<ExitCode> {
     memory::share_heap();
-    let objects = Store::open(&args.url, false)?;
+    let objects = Store::open_to_change(&args.url)?;
     let indexed = with_progress(|progress| store::index(&objects, args.rebuild, progress))?;
     for chunk in &indexed.unreadable {
         let text = format!(

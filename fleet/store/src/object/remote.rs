@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::sha256;
 use trawl_sys::files::beneath::Directory;
+use trawl_sys::rights::privilege::become_owner;
 use trawl_sys::{Error, Result, files::create};
 use url::Url;
 
@@ -183,9 +184,27 @@ pub fn canonical(url: &str) -> String {
     text.trim_end_matches('/').to_owned()
 }
 
+/// Use of a store by a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    /// Makes its directory if it is missing.
+    Fill,
+    Change,
+}
+
 impl Store {
     /// Opens a store; with `create`, makes its directory.
     pub fn open(url: &str, create: bool) -> Result<Self> {
+        Self::open_for(url, if create { Access::Fill } else { Access::Read })
+    }
+
+    /// Opens a store to change what it has. If its directory belongs to another user, root becomes this user for good.
+    pub fn open_to_change(url: &str) -> Result<Self> {
+        Self::open_for(url, Access::Change)
+    }
+
+    fn open_for(url: &str, access: Access) -> Result<Self> {
         let what = format!("cannot open the store {url}");
         let Some(parsed) = parsed(url) else {
             return Err(Error::usage(what, "it is not a URL").fix("for a directory, write file:///DIRECTORY"));
@@ -197,7 +216,7 @@ impl Store {
         let kind = Kind::of_scheme(parsed.scheme());
         let (objects, directory, server) = match parsed.scheme() {
             "file" => {
-                let objects = Objects::of(directory(&parsed, &what, create)?);
+                let objects = Objects::of(directory(&parsed, &what, access)?);
                 let all: Arc<dyn ObjectStore> = Arc::new(objects.clone());
                 (all, Some(objects), String::new())
             }
@@ -404,22 +423,34 @@ fn changed_ns(object: &ObjectMeta) -> u64 {
     u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0) * 1_000_000
 }
 
-fn directory(url: &Url, what: &str, create: bool) -> Result<Directory> {
+fn directory(url: &Url, what: &str, access: Access) -> Result<Directory> {
     let path: PathBuf = url
         .to_file_path()
         .map_err(|()| Error::usage(what, "its directory is on another host").fix("write file:///DIRECTORY"))?;
-    if create {
-        // Recorded packets are private to their owner.
-        create::private_umask();
-        return Directory::open_own(&path, true).map_err(|error| {
-            let fix = "name a directory of this user's alone, or capture as its owner with -Z USER";
-            Error::failed(what, error.why()).fix(fix)
-        });
+    let open = || {
+        Directory::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                Error::failed(what, "the directory does not exist")
+            }
+            _ => Error::os(what, error),
+        })
+    };
+    let own = |create, fix: &'static str| {
+        Directory::open_own(&path, create).map_err(|error| Error::failed(what, error.why()).fix(fix))
+    };
+    match access {
+        Access::Read => open(),
+        Access::Fill => {
+            // Recorded packets are private to their owner.
+            create::private_umask();
+            own(true, "name a directory of this user's alone, or capture as its owner with -Z USER")
+        }
+        Access::Change => {
+            open()?;
+            become_owner(&path)?;
+            own(false, "run it as the directory's owner; the directories above must be the owner's or root's")
+        }
     }
-    Directory::open(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::failed(what, "the directory does not exist"),
-        _ => Error::os(what, error),
-    })
 }
 
 /// Default time limit of a call: enough for the largest default chunk at 2 Mbit/s.

@@ -2,6 +2,8 @@
 //! any.
 
 use std::ffi::{CStr, CString};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 pub use rustix::thread::CapabilitySet as Capabilities;
 use rustix::thread::{
@@ -9,6 +11,7 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs,
 };
 
+use crate::files::create::own_user;
 use crate::{Error, Result};
 
 /// A user of this machine.
@@ -123,6 +126,23 @@ impl User {
         let what = format!("cannot change to user {}", self.name.to_string_lossy());
         Error::os(what, error).fix("run it as root, or leave out -Z")
     }
+}
+
+/// Becomes the owner of a directory for good, with the directory's group alone, if this is root and the owner is not: the
+/// owner could make root write elsewhere. A directory that is missing has no owner.
+pub fn become_owner(directory: &Path) -> Result<()> {
+    let Ok(about) = std::fs::metadata(directory) else { return Ok(()) };
+    let (uid, gid) = (about.uid(), about.gid());
+    if uid == 0 || own_user() != 0 {
+        return Ok(());
+    }
+    // SAFETY: plain numbers, and one group that outlives the call. libc changes all threads of the process.
+    let changed = unsafe { libc::setgroups(1, &gid) == 0 && libc::setgid(gid) == 0 && libc::setuid(uid) == 0 };
+    if !changed {
+        let what = format!("cannot change to user {uid}, who owns {}", directory.display());
+        return Err(Error::os(what, std::io::Error::last_os_error()).fix(format!("run it as user {uid}")));
+    }
+    keep_none()
 }
 
 fn cannot_give_up(error: rustix::io::Errno) -> Error {
