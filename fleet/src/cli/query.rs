@@ -8,7 +8,7 @@ use serde_json::json;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
 use trawl_front::saving::SavingArgs;
-use trawl_front::{json, terminal};
+use trawl_front::{exit_code, json, terminal};
 use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, clock, process, units};
 
@@ -32,7 +32,8 @@ use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Pa
 /// With SQL, --filter and the other options select the rows that the tables have.
 ///
 /// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does. If packets are missing in the
-/// store, the others are shown or written, and the exit status is 1.
+/// store, the others are shown or written, and the exit status is 1. It is also 1 if the answer lacks packets whose
+/// chunks are stored and not indexed (trawl store index). Packets that were never stored do not change it.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("write", |arg| arg.long("packets").visible_alias("write")))]
 pub struct Args {
@@ -244,15 +245,16 @@ fn table(args: &Args, sql: &str) -> Result<ExitCode> {
             true => terminal::write_to_reader(&text::printable(text)),
             false => terminal::write_to_reader(text),
         })?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(exit_code(has_index(&covered)));
     }
+    let status = exit_code(has_index(&covered));
     // The rows are written as they are found: there may be millions.
     let covered = serde_json::to_string(&covered).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
     let write = |text: &str| terminal::write_to_reader(&text::in_json(text));
     write(&format!("{{\"coverage\":{covered},\"rows\":"))?;
     answer.write(write)?;
     write("}\n")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
 }
 
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
@@ -280,7 +282,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     };
     let absent = &counts.borrow().absent;
     absent.iter().for_each(|(why, packets)| say_absent(why, *packets, which));
-    Ok(if absent.is_empty() { ended } else { ExitCode::FAILURE })
+    Ok(if absent.is_empty() && has_index(&covered) { ended } else { ExitCode::FAILURE })
 }
 
 fn say_absent(absent: &Absent, packets: u64, which: &str) {
@@ -343,6 +345,11 @@ pub fn say_newer(records: usize) {
     }
 }
 
+/// Returns true if all stored packets that a question is about are indexed.
+pub fn has_index(rows: &[Coverage]) -> bool {
+    rows.iter().all(|row| row.not_indexed_chunks == 0)
+}
+
 pub fn say_coverage(rows: &[Coverage], url: &str) {
     for row in rows.iter().filter(|row| !row.is_whole()) {
         let text = format!("not covered: {}", sentence(row, url));
@@ -371,6 +378,11 @@ pub fn pause_text(pause: &Pause) -> String {
     }
 }
 
+/// Names packets and their chunks by their numbers.
+pub fn chunks_text(packets: u64, chunks: u64) -> String {
+    format!("{} in {}", text::count(packets, "packet"), text::count(chunks, "chunk"))
+}
+
 fn sentence(row: &Coverage, url: &str) -> String {
     let mut parts = Vec::new();
     let mut count = |number: u64, text: &str| {
@@ -389,11 +401,8 @@ fn sentence(row: &Coverage, url: &str) -> String {
         parts.push(format!("{more} more such intervals"));
     }
     if row.not_indexed_chunks > 0 {
-        parts.push(format!(
-            "{} in {} not indexed (trawl store index {url})",
-            text::count(row.not_indexed, "packet"),
-            text::count(row.not_indexed_chunks, "chunk")
-        ));
+        let which = chunks_text(row.not_indexed, row.not_indexed_chunks);
+        parts.push(format!("{which} not indexed (trawl store index {url})"));
     }
     format!("host {}: {}", row.host, parts.join(", "))
 }

@@ -15,7 +15,7 @@ use trawl_view::text::count;
 
 use super::{hosts, query, serve, trace};
 use trawl_store::{
-    self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
+    self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store, coverage,
 };
 
 /// Manages a store of captures, which trawl capture --store fills
@@ -122,6 +122,9 @@ struct Listing {
     not_recording: Vec<Pause>,
     /// Hosts of each incident.
     incidents: BTreeMap<String, BTreeSet<String>>,
+    /// Stored packets that queries do not find, because their chunks have no index, and these chunks.
+    not_indexed: u64,
+    not_indexed_chunks: u64,
     total: Account,
 }
 
@@ -130,10 +133,13 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
     let contents = Contents::read(&store, &args.spool, &Scope::default())?;
     query::say_newer(contents.newer);
     let runs = contents.runs;
+    let covered = coverage(&runs, &Scope::default());
     let listing = Listing {
         captures: runs.epochs(),
         not_recording: runs.pauses(),
         incidents: store::incidents(&store)?,
+        not_indexed: covered.iter().map(|row| row.not_indexed).sum(),
+        not_indexed_chunks: covered.iter().map(|row| row.not_indexed_chunks).sum(),
         total: runs.account(),
     };
     let mut out = String::new();
@@ -146,6 +152,10 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
     for (id, hosts) in &listing.incidents {
         let hosts = count(hosts.len() as u64, "host");
         let _ = writeln!(out, "incident {id}: {hosts}");
+    }
+    if listing.not_indexed_chunks > 0 {
+        let which = query::chunks_text(listing.not_indexed, listing.not_indexed_chunks);
+        let _ = writeln!(out, "not indexed: {which} (trawl store index {})", args.url);
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
     json::print_as(args.json, &listing, || out)?;

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_front::{json, terminal};
+use trawl_front::{exit_code, json, terminal};
 use trawl_spool::key::Object;
 use trawl_sys::{Error, Result, units};
 
-use super::query::{PartArgs, StoreArgs, say_coverage};
+use super::query::{PartArgs, StoreArgs, has_index, say_coverage};
 use crate::query::Answer;
 use trawl_store::search::question::Form;
 use trawl_store::{Coverage, Runs, coverage};
@@ -211,7 +211,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     trace.read(answer.rows::<Row>())?;
     let trace = trace.into_trace(&covered, args.window);
     json::print_as(args.json, &trace, || text(&trace))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(has_index(&covered)))
 }
 
 /// Returns the largest error of the clock in each run, by the common part of its keys.
