@@ -21,7 +21,9 @@ use trawl_store::search::condition::Conditions;
 use trawl_store::search::limits::{self, Ending};
 use trawl_store::search::locations::Locations;
 use trawl_store::search::question::{Form, Question};
-use trawl_store::{Absent, Contents, Coverage, File, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
+use trawl_store::{
+    Absent, Contents, Coverage, File, Incident, PacketLocation, Packets, Pause, Scope, Source, Store, coverage,
+};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -135,7 +137,7 @@ impl StoreArgs {
 
     pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {
         let store = self.store()?;
-        let contents = Contents::read(&store, &self.spool, scope)?;
+        let contents = Contents::read(&store, &self.spool, scope, Source::Summaries)?;
         say_newer(contents.newer);
         Ok((store, contents))
     }

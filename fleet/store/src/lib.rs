@@ -9,7 +9,8 @@ mod runs;
 pub mod search;
 
 pub use catalogue::contents::{Contents, File};
-pub use catalogue::update::index;
+pub use catalogue::new_records::Source;
+pub use catalogue::update::{Indexed, index, index_if_free};
 pub use chunks::fetch::{Absent, PacketLocation, Packets};
 pub use chunks::prune::{Limits, prune};
 pub use chunks::upload::{push, upload};

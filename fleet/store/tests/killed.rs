@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use stored::Stored;
 use trawl_store::search::locations::Locations;
-use trawl_store::{Contents, Scope, Store, coverage, index};
+use trawl_store::{Contents, Scope, Source, Store, coverage, index};
 
 /// Environment variable with the store that a process of this program indexes.
 const STORE: &str = "TRAWL_TEST_STORE";
@@ -70,7 +70,8 @@ fn kill_once(url: &str, mut holds: impl FnMut() -> bool) -> bool {
 fn check(stored: &Stored, chunks: u64) -> u64 {
     let url = url(stored);
     let store = Store::open(&url, false).expect("a store");
-    let contents = Contents::read(&store, Path::new("/nonexistent"), &Scope::default()).expect("contents");
+    let contents =
+        Contents::read(&store, Path::new("/nonexistent"), &Scope::default(), Source::Summaries).expect("contents");
     let covered = coverage(&contents.runs, &Scope::default());
     let [row] = &covered[..] else { panic!("{covered:?}") };
     assert_eq!((row.indexed + row.not_indexed, row.unknown), (chunks * PACKETS, 0), "{row:?}");

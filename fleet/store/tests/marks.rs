@@ -15,7 +15,7 @@ use trawl_spool::processes::Descriptions;
 use trawl_spool::{Spool, Target};
 use trawl_store::search::condition::Conditions;
 use trawl_store::search::locations::Locations;
-use trawl_store::{Contents, Scope, Store, index, push};
+use trawl_store::{Contents, Scope, Source, Store, index, push};
 
 /// 2026-11-30, in nanoseconds since 1970.
 const FIRST_NS: u64 = 1_796_000_000_000_000_000;
@@ -97,7 +97,11 @@ impl Stored {
     }
 
     fn contents(&self) -> Contents {
-        Contents::read(&self.open(), Path::new("/nonexistent"), &Scope::default()).expect("contents")
+        let (spool, scope) = (Path::new("/nonexistent"), Scope::default());
+        let read = |source| Contents::read(&self.open(), spool, &scope, source).expect("contents");
+        let (contents, evidence) = (read(Source::Summaries), read(Source::Records));
+        assert_eq!(contents.runs, evidence.runs);
+        contents
     }
 
     /// Returns the times of the packets that match an expression.
@@ -167,6 +171,28 @@ fn answers_are_the_same_with_and_without_summaries() {
     assert!(without.files.iter().all(|file| file.copied.is_none()));
     assert_eq!(without.runs, contents.runs);
     assert_eq!(answers(&stored), found);
+}
+
+/// Index files that cannot hold a packet of the answer are not opened.
+#[test]
+fn summaries_replace_the_ends_of_index_files() {
+    let stored = Stored::new("ends");
+    stored.run(9, 1);
+    stored.index();
+    stored.run(1, 3);
+    for path in stored.files("new/chunks") {
+        let changed = fs::metadata(&path).and_then(|about| about.modified()).expect("a time");
+        let mut bytes = fs::read(&path).expect("a file");
+        let end = bytes.len() - 8;
+        bytes[end..].fill(0);
+        fs::write(&path, bytes).expect("a file");
+        fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(changed)).expect("a file");
+    }
+    assert_eq!(stored.find("host 10.3.200.1"), Vec::<u64>::new());
+    fs::remove_dir_all(stored.store().join("new/summaries")).expect("summaries");
+    let contents = stored.contents();
+    let mut found = Locations::find(&stored.url(), contents.files, None).expect("a store");
+    assert!(found.any(|place| place.is_err()));
 }
 
 #[test]

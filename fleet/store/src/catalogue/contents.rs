@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use trawl_sys::Result;
 
 use super::Catalogue;
-use super::new_records::{Marks, New};
+use super::new_records::{Marks, New, Source};
 use crate::object::remote::Store;
 use crate::runs::Runs;
 use crate::runs::coverage::Scope;
@@ -50,7 +50,7 @@ pub struct Contents {
 
 impl Contents {
     /// Reads the catalogue and the records that it does not have yet, and a spool's contents for the store.
-    pub fn read(store: &Store, spool: &Path, scope: &Scope) -> Result<Self> {
+    pub fn read(store: &Store, spool: &Path, scope: &Scope, source: Source) -> Result<Self> {
         let marks = Marks::list(store)?;
         let catalogue = Catalogue::read(store)?;
         let mut runs = catalogue.runs_divided(store, [scope.from, scope.to])?;
@@ -58,7 +58,7 @@ impl Contents {
             // The marks of a store whose index is lost are gone, too.
             New { evidence: Evidence::read(store)?, indexes: marks.indexes, ..New::default() }
         } else {
-            marks.read(store, &runs)?
+            marks.read(store, &runs, source)?
         };
         let files = catalogue.files().iter().map(|file| File {
             key: file.key.clone(),

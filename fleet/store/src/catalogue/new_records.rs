@@ -13,6 +13,15 @@ use crate::object::remote::{Listed, Store};
 use crate::runs::evidence::Evidence;
 use crate::runs::{Fate, Run, Runs};
 
+/// Source of the manifests of new chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The manifests themselves: only these are evidence.
+    Records,
+    /// Summaries, and the manifests that none of them has.
+    Summaries,
+}
+
 /// The marks in a store.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
@@ -93,7 +102,7 @@ impl Marks {
     }
 
     /// Reads the marked records that are not among the known facts.
-    pub fn read(&self, store: &Store, known: &Runs) -> Result<New> {
+    pub fn read(&self, store: &Store, known: &Runs, source: Source) -> Result<New> {
         let runs = by_prefix(known);
         let is_known = |chunk: &ChunkKey| {
             let run = runs.get(chunk.run());
@@ -104,8 +113,8 @@ impl Marks {
             Object::Manifest(chunk) => !is_known(&chunk) || self.has_empty(record),
             _ => true,
         };
-        let records: BTreeSet<String> = self.records.iter().filter(is_wanted).cloned().collect();
-        let (mut evidence, copies) = self.read_summaries(store, &records)?;
+        let records: BTreeSet<String> = self.records.keys().filter(is_wanted).cloned().collect();
+        let (mut evidence, copies) = self.read_summaries(store, &records, source)?;
         let is_read = |record: &String| match Object::of(record) {
             Object::Manifest(chunk) => evidence.manifests.contains_key(&chunk),
             _ => false,
@@ -170,6 +179,7 @@ impl Marks {
             .filter_map(|chunk| self.summary_of(chunk))
             .map(|summary| (&summary.key, summary.changed_ns))
             .collect();
+        source: Source,
         let keys: Vec<String> = summaries.keys().map(|key| (*key).clone()).collect();
         let (contents, listed) = store.read_and_list(&keys, &chunks)?;
         let mut evidence = Evidence::default();
@@ -178,6 +188,7 @@ impl Marks {
             match Object::of(&object.key) {
                 Object::Packets(chunk) => {
                     evidence.packets.insert(chunk, object.bytes);
+            .filter(|_| source == Source::Summaries)
                 }
                 Object::Manifest(chunk) => {
                     changed.insert(chunk, object.changed_ns);

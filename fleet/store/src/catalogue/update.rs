@@ -16,7 +16,7 @@ use trawl_spool::manifest::{Manifest, State, sha256};
 use trawl_sys::{Error, Result};
 
 use super::lease::Lease;
-use super::new_records::{Marks, New};
+use super::new_records::{Marks, New, Source};
 use super::table::DataFile;
 use super::unpublished::Draft;
 use super::{Catalogue, Change, date_of, day_of, intact, put_file};
@@ -296,7 +296,7 @@ pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Resu
     let mut parts: VecDeque<Marks> = marks.into_parts(RECORDS).into();
     while let Some(marks) = parts.pop_front() {
         let catalogue = Catalogue::read(store)?;
-        let new = marks.read(store, &catalogue.runs(store)?)?;
+        let new = marks.read(store, &catalogue.runs(store)?, Source::Records)?;
         let until = Some(Instant::now() + COMMIT_EVERY);
         let left = add(&mut work, catalogue, None, marks, new, until)?;
         if !left.is_empty() {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use trawl_sys::{Error, Result, clock};
 
 use crate::catalogue::lease::Lease;
-use crate::catalogue::new_records::Marks;
+use crate::catalogue::new_records::{Marks, Source};
 use crate::catalogue::unpublished::Draft;
 use crate::catalogue::update::rewrite_without;
 use crate::catalogue::{Catalogue, Change, date_of};
@@ -52,7 +52,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let marks = Marks::list(store)?;
     let catalogue = Catalogue::read(store)?;
     let known = catalogue.runs(store)?;
-    let new = marks.read(store, &known)?;
+    let new = marks.read(store, &known, Source::Records)?;
     new.evidence.check_versions(WHAT)?;
     let mut all = known.clone();
     all.add(new.runs(|_| true).by_day());

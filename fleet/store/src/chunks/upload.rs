@@ -71,8 +71,8 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf, summary: &mut Summary) -> 
         other => other,
     };
     done.map_err(what)?;
-    // An index serves as the mark.
-    if index.is_none() {
+    // An index serves as the mark, except of a chunk that the catalogue may have, and whose packets arrive now.
+    if index.is_none() || run.target.incident.is_some() {
         mark(store, &key.manifest())?;
     }
     // The chunks of an incident are in the summaries of their run.

@@ -86,6 +86,9 @@ const CALLS: usize = 256;
 /// Number of objects from which a listing is divided: a server lists a thousand with one call.
 const LISTED: usize = 500;
 
+/// End of the names of S3's buckets whose listings are not sorted.
+const DIRECTORY_BUCKET: &str = "--x-s3";
+
 /// Address at which a cloud's machines request the credentials of their role.
 const ROLE: &str = "169.254.169.254";
 
@@ -231,7 +234,9 @@ impl Store {
                 }
             },
         };
-        let (url, lists_parts) = (canonical(url), matches!(kind, Some(Kind::S3 | Kind::Google)));
+        let is_sorted = parsed.host_str().is_none_or(|bucket| !bucket.ends_with(DIRECTORY_BUCKET));
+        let lists_parts = is_sorted && matches!(kind, Some(Kind::S3 | Kind::Google));
+        let url = canonical(url);
         Ok(Self { identity: format!("{url}\n{server}"), url, objects, directory, lists_parts, runtime })
     }
 

@@ -34,7 +34,7 @@ fn index(places: &Places) -> Output {
 fn rows(places: &Places) -> u64 {
     let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let counted = trawl(&[&query[..], &["SELECT count(*) AS rows FROM packets"]].concat());
-    good(counted)["rows"][0]["rows"].as_u64().expect("a number")
+    json(&counted)["rows"][0]["rows"].as_u64().expect("a number")
 }
 
 /// Checks that the command reports that the disk is full, and how to make room.
