@@ -35,6 +35,8 @@ const BATCHES_AHEAD: usize = 1;
 /// Number of records that are read at once: each needs some KB.
 const RECORDS: usize = 4096;
 /// Time after which the chunks read so far are added to the catalogue, and stay if this process is killed.
+/// A file with more than this many times the added rows is not written again for them.
+const TIMES: u64 = 4;
 const COMMIT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -371,11 +373,9 @@ fn add(
     let mut unreadable: HashSet<ChunkKey> = HashSet::new();
     let mut left: HashSet<ChunkKey> = HashSet::new();
     for (day, mut inputs) in days {
-        for file in catalogue.files() {
-            if file.date == date_of(day) && file.bytes < LARGE {
-                change.remove.insert(file.key.clone());
-                inputs.push(Input::Old(file));
-            }
+        for file in small_files(&catalogue, day, inputs.iter().map(Input::rows).sum()) {
+            change.remove.insert(file.key.clone());
+            inputs.push(Input::Old(file));
         }
         let chunks: Vec<_> = inputs.iter().filter_map(Input::chunk).collect();
         let joined = join(&mut draft, day, inputs, &HashSet::new(), until, &mut || work.step())?;
@@ -427,3 +427,18 @@ fn hours(store: &Store, catalogue: &Catalogue, facts: &Runs) -> Result<BTreeMap<
     }
     Ok(days)
 }
+/// Returns the files of a day that are joined with this many new rows: each has at most some times the rows that are
+/// written anyway. A row is thus written again a few times only, however often rows are added.
+fn small_files(catalogue: &Catalogue, day: u64, mut rows: u64) -> Vec<&DataFile> {
+    let date = date_of(day);
+    let mut files: Vec<&DataFile> =
+        catalogue.files().iter().filter(|file| file.date == date && file.bytes < LARGE).collect();
+    files.sort_by_key(|file| file.rows);
+    let mut is_joined = |file: &&DataFile| {
+        let joins = file.rows <= rows.saturating_mul(TIMES);
+        rows += file.rows;
+        joins
+    };
+    files.into_iter().take_while(|file| is_joined(file)).collect()
+}
+
