@@ -6,6 +6,7 @@ pub mod fleet;
 mod health;
 mod hosts;
 mod incident;
+mod keep;
 pub mod query;
 pub mod serve;
 pub mod store;

@@ -13,9 +13,10 @@ use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, memory, units};
 use trawl_view::text::count;
 
-use super::{hosts, query, serve, trace};
+use super::{hosts, keep, query, serve, trace};
 use trawl_store::{
-    self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store, coverage,
+    self as store, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Pruned, Scope, Source,
+    Store, coverage,
 };
 
 /// Manages a store of captures, which trawl capture --store fills
@@ -34,6 +35,7 @@ enum Command {
     Prune(Prune),
     Push(Push),
     Index(Index),
+    Keep(keep::Args),
     Query(Box<query::Args>),
     Trace(trace::Args),
     Serve(serve::Args),
@@ -60,15 +62,30 @@ struct StoreArgs {
 struct Prune {
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Only show what would be removed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Limits of a store.
+#[derive(Debug, clap::Args)]
+pub struct LimitArgs {
     /// Remove chunks whose last packet is older than this, for example 7d
     #[arg(long, value_name = "TIME", value_parser = age)]
     keep: Option<Duration>,
     /// Remove the oldest chunks until the remaining ones have this size together
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max: Option<u64>,
-    /// Only show what would be removed
-    #[arg(long)]
-    dry_run: bool,
+}
+
+impl LimitArgs {
+    /// Returns the limits; `None` if there are none.
+    pub fn limits(&self) -> Option<Limits> {
+        let any = self.keep.is_some() || self.max.is_some();
+        any.then_some(Limits { keep: self.keep, max_bytes: self.max })
+    }
 }
 
 /// Stores the chunks in this host's spool that captures left because they were killed, or could not reach their store
@@ -109,6 +126,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Prune(args) => prune(&args),
         Command::Push(args) => push(&args),
         Command::Index(args) => index(&args),
+        Command::Keep(args) => keep::run(&args),
         Command::Query(args) => query::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -130,7 +148,7 @@ struct Listing {
 
 fn list(args: &StoreArgs) -> Result<ExitCode> {
     let store = Store::open(&args.url, false)?;
-    let contents = Contents::read(&store, &args.spool, &Scope::default())?;
+    let contents = Contents::read(&store, &args.spool, &Scope::default(), Source::Records)?;
     query::say_newer(contents.newer);
     let runs = contents.runs;
     let covered = coverage(&runs, &Scope::default());
@@ -276,19 +294,23 @@ fn sentence(finding: &Finding) -> String {
 fn prune(args: &Prune) -> Result<ExitCode> {
     let url = &args.store.url;
     let objects = if args.dry_run { Store::open(url, false)? } else { Store::open_to_change(url)? };
-    let limits = Limits { keep: args.keep, max_bytes: args.max };
+    let limits = args.limits.limits().unwrap_or_default();
     let pruned = store::prune(&objects, limits, args.dry_run)?;
     let verb = if args.dry_run { "would remove" } else { "removed" };
-    let text = format!(
-        "{verb} {}, {}, {}; kept {}, {}\n",
+    json::print_as(args.store.json, &pruned, || format!("{verb} {}\n", pruned_text(&pruned)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Describes what was removed, and what was kept.
+pub fn pruned_text(pruned: &Pruned) -> String {
+    format!(
+        "{}, {}, {}; kept {}, {}",
         count(pruned.chunks, "chunk"),
         count(pruned.bytes, "byte"),
         count(pruned.packets, "packet"),
         count(pruned.kept_chunks, "chunk"),
         count(pruned.kept_bytes, "byte")
-    );
-    json::print_as(args.store.json, &pruned, || text)?;
-    Ok(ExitCode::SUCCESS)
+    )
 }
 
 fn push(args: &Push) -> Result<ExitCode> {
@@ -314,8 +336,8 @@ fn push(args: &Push) -> Result<ExitCode> {
 /// Adds new chunks to the catalogue of a store: Parquet files with a row for each packet, in an Iceberg table below
 /// index/
 ///
-/// Queries read the catalogue, and the chunks that it does not have yet one by one. Run this from time to time, for
-/// example once an hour; several hosts may do so. Chunks that hosts did not index (trawl capture --store-index) are
+/// Queries read the catalogue, and what hosts say about the chunks that it does not have yet. Run this from time to time,
+/// for example once an hour, or leave it to trawl store keep; several hosts may do so. Chunks that hosts did not index (trawl capture --store-index) are
 /// indexed here.
 #[derive(Debug, clap::Args)]
 struct Index {
@@ -330,17 +352,17 @@ struct Index {
     json: bool,
 }
 
+/// Reports a chunk or a record that cannot be indexed.
+pub fn say_unreadable(chunk: &str, url: &str) {
+    let text = format!("cannot index {chunk}: it is missing or was changed; run trawl store verify {url} for details");
+    json::say("not_indexed", json!({ "chunk": chunk }), &text);
+}
+
 fn index(args: &Index) -> Result<ExitCode> {
     memory::share_heap();
     let objects = Store::open_to_change(&args.url)?;
     let indexed = with_progress(|progress| store::index(&objects, args.rebuild, progress))?;
-    for chunk in &indexed.unreadable {
-        let text = format!(
-            "cannot index {chunk}: it is missing or was changed; run trawl store verify {} for details",
-            args.url
-        );
-        json::say("not_indexed", json!({ "chunk": chunk }), &text);
-    }
+    indexed.unreadable.iter().for_each(|chunk| say_unreadable(chunk, &args.url));
     query::say_newer(indexed.newer.len());
     let text = format!(
         "indexed {}: {}; already indexed: {}; wrote {}, {}\n",

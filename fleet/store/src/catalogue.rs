@@ -3,6 +3,7 @@
 //! of their own.
 
 pub mod avro;
+pub mod backlog;
 pub mod contents;
 pub mod lease;
 pub mod new_records;

@@ -8,11 +8,12 @@ mod object;
 mod runs;
 pub mod search;
 
+pub use catalogue::backlog::Backlog;
 pub use catalogue::contents::{Contents, File};
 pub use catalogue::new_records::Source;
 pub use catalogue::update::{Indexed, index, index_if_free};
 pub use chunks::fetch::{Absent, PacketLocation, Packets};
-pub use chunks::prune::{Limits, prune};
+pub use chunks::prune::{Limits, Pruned, prune};
 pub use chunks::upload::{push, upload};
 pub use chunks::verify::{Finding, Problem, verify};
 pub use index::flow_number;

@@ -77,7 +77,7 @@ fn install_and_uninstall_leave_nothing() {
     for end in args!(
         "/usr/local/bin/trawl /usr/local/bin/kubectl-trawl /usr/local/bin/kubectl-trawl-fleet /man1/kubectl-trawl.1 /man1/trawl-read.1 \
          /completions/trawl /_trawl /trawl.fish /trawl-serve.service /trawl-capture@.service \
-         /trawl-guard@.service -linux-gnu/wireshark/extcap/trawl \
+         /trawl-guard@.service /trawl-keep@.service -linux-gnu/wireshark/extcap/trawl \
          /profiles/trawl/colorfilters"
     ) {
         assert!(has(end), "{end} in {files:?}");

@@ -37,7 +37,7 @@ in_root trawl --version >/dev/null
 for file in usr/bin/trawl usr/bin/kubectl-trawl usr/bin/kubectl-trawl-fleet usr/share/man/man1/kubectl-trawl.1.gz usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
     usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
     lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
-    lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service usr/share/wireshark/profiles/trawl/preferences \
+    lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service lib/systemd/system/trawl-keep@.service usr/share/wireshark/profiles/trawl/preferences \
     usr/share/trawl/alerts.yml usr/share/trawl/grafana.json usr/share/trawl/grafana-agents.json; do
     test -s "$root/$file" || { echo "missing: $file"; exit 1; }
 done

@@ -13,6 +13,7 @@ mod azure;
 mod clocks;
 mod full;
 mod index;
+mod keep;
 mod lying;
 mod nat;
 mod rows;

@@ -19,6 +19,24 @@ struct Holder {
     until_ns: u64,
 }
 
+/// The reason why a process does not get the lease.
+enum Refusal {
+    Held(Holder),
+    Failed(Failure),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Held(other) => {
+                let why = format!("process {} on {} is changing it", other.pid, other.host);
+                Self::failed(WHAT, why).fix("wait until it has ended; the lease of a killed process lasts 2 minutes")
+            }
+            Refusal::Failed(failure) => Self::failed(WHAT, failure),
+        }
+    }
+}
+
 pub struct Lease<'a> {
     store: &'a Store,
     renewed: Instant,
@@ -45,35 +63,42 @@ impl Holder {
 
 impl<'a> Lease<'a> {
     pub fn acquire(store: &'a Store) -> Result<Self> {
-        Self::put(store)?.map_err(|failure| Error::failed(WHAT, failure))
+        Self::put(store).map_err(Error::from)
     }
 
     /// Acquires the lease; returns `None` if the store is full.
     pub fn acquire_if_room(store: &'a Store) -> Result<Option<Self>> {
-        match Self::put(store)? {
+        match Self::put(store) {
             Ok(lease) => Ok(Some(lease)),
-            Err(Failure::Full(_)) => Ok(None),
-            Err(failure) => Err(Error::failed(WHAT, failure)),
+            Err(Refusal::Failed(Failure::Full(_))) => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Acquires the lease; returns `None` if another process has it.
+    pub fn acquire_if_free(store: &'a Store) -> Result<Option<Self>> {
+        match Self::put(store) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(Refusal::Held(_)) => Ok(None),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
     /// Stores the lease, unless another process has a valid one.
-    fn put(store: &'a Store) -> Result<std::result::Result<Self, Failure>> {
+    fn put(store: &'a Store) -> std::result::Result<Self, Refusal> {
         let put = || store.put_new(&key(), holder());
         let put = match put() {
             Err(Failure::AlreadyExists) => {
                 let other = store.get(&key()).ok();
                 let other = other.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
                 if let Some(other) = other.filter(|other| other.is_valid(clock::wall())) {
-                    let why = format!("process {} on {} is changing it", other.pid, other.host);
-                    return Err(Error::failed(WHAT, why)
-                        .fix("wait until it has ended; the lease of a killed process lasts 2 minutes"));
+                    return Err(Refusal::Held(other));
                 }
                 store.delete_all(&[key()]).and_then(|()| put())
             }
             other => other,
         };
-        Ok(put.map(|()| Self { store, renewed: Instant::now() }))
+        put.map(|()| Self { store, renewed: Instant::now() }).map_err(Refusal::Failed)
     }
 
     /// Returns the time at which the lease was stored, by the store's clock.

@@ -25,8 +25,8 @@ pub enum Source {
 /// The marks in a store.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// Keys of the marked records.
-    records: BTreeSet<String>,
+    /// Keys of the marked records, with the time of the mark by the store's clock.
+    records: BTreeMap<String, u64>,
     /// Object with each new chunk's index.
     pub indexes: HashMap<ChunkKey, Listed>,
     /// Keys of the marks without contents.
@@ -47,13 +47,14 @@ impl Marks {
             let Some((record, is_index)) = key::marked(&object.key) else {
                 continue;
             };
+            let changed_ns = object.changed_ns;
             match (Object::of(&record), is_index) {
                 (Object::Manifest(chunk), true) => {
                     marks.indexes.insert(chunk, object);
                 }
                 _ => marks.empty.push(object.key),
             }
-            marks.records.insert(record);
+            marks.records.insert(record, changed_ns);
         }
         Ok(marks)
     }
@@ -61,7 +62,7 @@ impl Marks {
     /// Returns the number of marked chunks.
     pub fn chunks(&self) -> u64 {
         let is_chunk = |record: &&String| matches!(Object::of(record), Object::Manifest(_));
-        self.records.iter().filter(is_chunk).count() as u64
+        self.records.keys().filter(is_chunk).count() as u64
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,7 +72,7 @@ impl Marks {
     /// Returns true if all records of the store are marked, as in a store that has never been indexed.
     pub fn are_complete(&self, store: &Store) -> Result<bool> {
         let is_known = |object: &Listed| match Object::of(&object.key) {
-            Object::Begin(_) | Object::End(_) | Object::Manifest(_) => self.records.contains(&object.key),
+            Object::Begin(_) | Object::End(_) | Object::Manifest(_) => self.records.contains_key(&object.key),
             Object::Packets(_) | Object::Incident | Object::Pruned | Object::Catalogue | Object::Foreign => true,
         };
         Ok(store.list(None)?.iter().all(is_known))
@@ -79,7 +80,7 @@ impl Marks {
 
     /// Divides the marks into parts of at most this many records.
     pub fn into_parts(mut self, records: usize) -> Vec<Self> {
-        let all: Vec<String> = self.records.iter().cloned().collect();
+        let all: Vec<String> = self.records.keys().cloned().collect();
         all.chunks(records).map(|part| self.split_off(&part.iter().cloned().collect())).collect()
     }
 
@@ -88,7 +89,7 @@ impl Marks {
         let is_part = |record: &String| records.contains(record);
         let is_mark = |mark: &mut String| key::marked(mark).is_some_and(|(record, _)| is_part(&record));
         Self {
-            records: self.records.extract_if(.., is_part).collect(),
+            records: self.records.extract_if(.., |record, _| is_part(record)).collect(),
             indexes: self.indexes.extract_if(|chunk, _| is_part(&chunk.manifest())).collect(),
             empty: self.empty.extract_if(.., is_mark).collect(),
             summaries: self.summaries.clone(),
@@ -104,10 +105,7 @@ impl Marks {
     /// Reads the marked records that are not among the known facts.
     pub fn read(&self, store: &Store, known: &Runs, source: Source) -> Result<New> {
         let runs = by_prefix(known);
-        let is_known = |chunk: &ChunkKey| {
-            let run = runs.get(chunk.run());
-            run.is_some_and(|run| run.has(chunk.sequence()))
-        };
+        let is_known = |chunk: &ChunkKey| is_among(&runs, chunk);
         // A known manifest without an index is still marked, or its chunk has arrived from its host.
         let is_wanted = |record: &&String| match Object::of(record) {
             Object::Manifest(chunk) => !is_known(&chunk) || self.has_empty(record),
@@ -148,16 +146,25 @@ impl Marks {
         (its_run == run && summary::has(*first, chunk.sequence())).then_some(summary)
     }
 
-    /// Returns the keys of the summaries of which no chunk is new: the catalogue has all that are marked.
-    pub fn outdated_summaries(&self, known: &Runs) -> Vec<String> {
-        let chunks = self.records.iter().filter_map(|record| match Object::of(record) {
-            Object::Manifest(chunk) => Some(chunk),
+    pub fn has_summaries(&self) -> bool {
+        !self.summaries.is_empty()
+    }
+
+    /// Returns the marked chunks that are not among the known facts, with the times of their marks.
+    pub fn waiting(&self, known: &Runs) -> Vec<(ChunkKey, u64)> {
+        let chunks = self.records.iter().filter_map(|(record, marked_ns)| match Object::of(record) {
+            Object::Manifest(chunk) => Some((chunk, *marked_ns)),
             _ => None,
         });
         let runs = by_prefix(known);
-        let is_new = |chunk: &ChunkKey| !runs.get(chunk.run()).is_some_and(|run| run.has(chunk.sequence()));
+        chunks.filter(|(chunk, _)| !is_among(&runs, chunk)).collect()
+    }
+
+    /// Returns the keys of the summaries of which no chunk is new: the catalogue has all that are marked.
+    pub fn outdated_summaries(&self, known: &Runs) -> Vec<String> {
+        let waiting = self.waiting(known).into_iter();
         let used: HashSet<String> =
-            chunks.filter(is_new).filter_map(|chunk| Some(self.summary_of(&chunk)?.key.clone())).collect();
+            waiting.filter_map(|(chunk, _)| Some(self.summary_of(&chunk)?.key.clone())).collect();
         let all = self.summaries.values().map(|summary| &summary.key);
         all.filter(|key| !used.contains(*key)).cloned().collect()
     }
@@ -168,6 +175,7 @@ impl Marks {
         &self,
         store: &Store,
         records: &BTreeSet<String>,
+        source: Source,
     ) -> Result<(Evidence, HashMap<ChunkKey, Copied>)> {
         let chunks = records.iter().filter_map(|record| match Object::of(record) {
             Object::Manifest(chunk) => Some(chunk),
@@ -176,26 +184,13 @@ impl Marks {
         let chunks: BTreeSet<ChunkKey> = chunks.collect();
         let summaries: BTreeMap<&String, u64> = chunks
             .iter()
+            .filter(|_| source == Source::Summaries)
             .filter_map(|chunk| self.summary_of(chunk))
             .map(|summary| (&summary.key, summary.changed_ns))
             .collect();
-        source: Source,
         let keys: Vec<String> = summaries.keys().map(|key| (*key).clone()).collect();
         let (contents, listed) = store.read_and_list(&keys, &chunks)?;
-        let mut evidence = Evidence::default();
-        let mut changed = HashMap::new();
-        for object in listed {
-            match Object::of(&object.key) {
-                Object::Packets(chunk) => {
-                    evidence.packets.insert(chunk, object.bytes);
-            .filter(|_| source == Source::Summaries)
-                }
-                Object::Manifest(chunk) => {
-                    changed.insert(chunk, object.changed_ns);
-                }
-                _ => {}
-            }
-        }
+        let (mut evidence, changed) = found(listed);
         let mut copies = HashMap::new();
         for ((key, stored_ns), contents) in summaries.iter().zip(contents) {
             for entry in contents.iter().flat_map(|contents| summary::parse(contents)) {
@@ -223,6 +218,29 @@ impl Marks {
 /// Returns the runs by the common part of their keys.
 fn by_prefix(runs: &Runs) -> HashMap<String, &Run> {
     runs.0.iter().map(|(epoch, run)| (epoch.prefix(), run)).collect()
+}
+
+/// Returns true if a chunk's manifest is among the facts of these runs.
+fn is_among(runs: &HashMap<String, &Run>, chunk: &ChunkKey) -> bool {
+    runs.get(chunk.run()).is_some_and(|run| run.has(chunk.sequence()))
+}
+
+/// Returns the chunks in a listing, and the time of each manifest in it.
+fn found(listed: Vec<Listed>) -> (Evidence, HashMap<ChunkKey, u64>) {
+    let mut evidence = Evidence::default();
+    let mut changed = HashMap::new();
+    for object in listed {
+        match Object::of(&object.key) {
+            Object::Packets(chunk) => {
+                evidence.packets.insert(chunk, object.bytes);
+            }
+            Object::Manifest(chunk) => {
+                changed.insert(chunk, object.changed_ns);
+            }
+            _ => {}
+        }
+    }
+    (evidence, changed)
 }
 
 /// Adds the removals of chunks, if the store lacks some of these manifests' chunks.

@@ -13,6 +13,7 @@ use parquet::errors::ParquetError;
 use serde::Serialize;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
+use trawl_sys::events::signal_is_pending;
 use trawl_sys::{Error, Result};
 
 use super::lease::Lease;
@@ -34,9 +35,9 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 const BATCHES_AHEAD: usize = 1;
 /// Number of records that are read at once: each needs some KB.
 const RECORDS: usize = 4096;
-/// Time after which the chunks read so far are added to the catalogue, and stay if this process is killed.
 /// A file with more than this many times the added rows is not written again for them.
 const TIMES: u64 = 4;
+/// Time after which the chunks read so far are added to the catalogue, and stay if this process is killed.
 const COMMIT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -203,7 +204,7 @@ fn join(
     let store = draft.store;
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let failed = |e| Error::failed("cannot join files of the index", e);
-    let is_over = || until.is_some_and(|until| Instant::now() >= until);
+    let is_over = || until.is_some_and(|until| Instant::now() >= until || signal_is_pending());
     thread::scope(|scope| -> Result<()> {
         let mut inputs = inputs.iter().peekable();
         let mut running: VecDeque<Reading<'_, '_>> = VecDeque::new();
@@ -278,9 +279,18 @@ impl Work<'_> {
 }
 
 /// Adds all new records and their chunks to the catalogue, some at a time; with `again`, or if the catalogue is lost,
-/// rebuilds it from all records at once.
+/// rebuilds it from all records at once. Ends early, without the rest, if a signal to end the process waits.
 pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
-    let lease = Lease::acquire(store)?;
+    index_as(Lease::acquire(store)?, store, again, show)
+}
+
+/// Adds new records as [`index`] does; returns `None` if another process is changing the catalogue.
+pub fn index_if_free(store: &Store, show: &mut dyn FnMut(u64, u64)) -> Result<Option<Indexed>> {
+    let lease = Lease::acquire_if_free(store)?;
+    lease.map(|lease| index_as(lease, store, false, show)).transpose()
+}
+
+fn index_as<'a>(lease: Lease<'a>, store: &'a Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let marks = Marks::list(store)?;
     let all = marks.clone();
     let mut work = Work { store, lease, show, done: 0, all: marks.chunks(), indexed: Indexed::default() };
@@ -296,7 +306,7 @@ pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Resu
     }
     work.indexed.there = earlier.runs(store)?.0.values().map(|run| run.total().chunks).sum();
     let mut parts: VecDeque<Marks> = marks.into_parts(RECORDS).into();
-    while let Some(marks) = parts.pop_front() {
+    while let Some(marks) = parts.pop_front().filter(|_| !signal_is_pending()) {
         let catalogue = Catalogue::read(store)?;
         let new = marks.read(store, &catalogue.runs(store)?, Source::Records)?;
         let until = Some(Instant::now() + COMMIT_EVERY);
@@ -310,6 +320,9 @@ pub fn index(store: &Store, again: bool, show: &mut dyn FnMut(u64, u64)) -> Resu
 
 /// Removes the summaries of chunks that the catalogue has, and returns what was indexed.
 fn end(work: Work<'_>, marks: &Marks) -> Result<Indexed> {
+    if !marks.has_summaries() {
+        return Ok(work.indexed);
+    }
     let store = work.store;
     let known = Catalogue::read(store)?.runs(store)?;
     let removed = store.delete_all(&marks.outdated_summaries(&known));
@@ -417,16 +430,6 @@ fn add(
     Ok(left)
 }
 
-/// Adds facts to the known packets of each hour, for the days that they are about.
-fn hours(store: &Store, catalogue: &Catalogue, facts: &Runs) -> Result<BTreeMap<u64, Runs>> {
-    let mut days = BTreeMap::new();
-    for day in facts.days() {
-        let mut hours = catalogue.hours(store, day)?;
-        hours.add(facts.of_day(day));
-        days.insert(day, hours);
-    }
-    Ok(days)
-}
 /// Returns the files of a day that are joined with this many new rows: each has at most some times the rows that are
 /// written anyway. A row is thus written again a few times only, however often rows are added.
 fn small_files(catalogue: &Catalogue, day: u64, mut rows: u64) -> Vec<&DataFile> {
@@ -442,3 +445,13 @@ fn small_files(catalogue: &Catalogue, day: u64, mut rows: u64) -> Vec<&DataFile>
     files.into_iter().take_while(|file| is_joined(file)).collect()
 }
 
+/// Adds facts to the known packets of each hour, for the days that they are about.
+fn hours(store: &Store, catalogue: &Catalogue, facts: &Runs) -> Result<BTreeMap<u64, Runs>> {
+    let mut days = BTreeMap::new();
+    for day in facts.days() {
+        let mut hours = catalogue.hours(store, day)?;
+        hours.add(facts.of_day(day));
+        days.insert(day, hours);
+    }
+    Ok(days)
+}

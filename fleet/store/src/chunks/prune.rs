@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use trawl_sys::events::signal_is_pending;
 use trawl_sys::{Error, Result, clock};
 
 use crate::catalogue::lease::Lease;
@@ -42,7 +43,8 @@ const ROOM: u64 = 64 << 10;
 /// Chunks removed together: a record names them all.
 const AT_ONCE: usize = 10_000;
 
-/// Prunes a store; with `dry`, only counts the chunks that would be removed.
+/// Prunes a store; with `dry`, only counts the chunks that would be removed. Ends early, without the older days, if a
+/// signal to end the process waits.
 pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut lease = if dry { None } else { Lease::acquire_if_room(store)? };
     let now = clock::wall();
@@ -66,6 +68,9 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         let has_some = packets.chunks > 0 || packets.on_host > 0;
         if !has_some || selection.keeps_all_of(&packets) {
             continue;
+        }
+        if signal_is_pending() {
+            break;
         }
         let mut evidence = Evidence::below(store, Some(&key::day(day * HOUR_NS)))?;
         evidence.add_removals(store)?;
