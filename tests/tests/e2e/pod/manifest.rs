@@ -51,7 +51,7 @@ fn manifest_is_valid() {
         return;
     };
     let kinds = "Namespace ServiceAccount PriorityClass ConfigMap ConfigMap Service StatefulSet NetworkPolicy DaemonSet \
-        CronJob Role Role ClusterRole";
+        Deployment NetworkPolicy Role Role ClusterRole";
     assert_eq!(valid.as_deref(), Ok(kinds));
     let directory = Directory::new();
     let file = directory.path().join("wrong.yaml").display().to_string();
