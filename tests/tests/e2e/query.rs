@@ -537,7 +537,9 @@ fn segments_of_sent_packets_are_counted() {
         let stream = run_in(&pair.a.namespace, || TcpStream::connect(address));
         stream.expect("a namespace").expect("a connection").write_all(&[7; 1 << 20]).expect("it is sent");
     });
-    [sender, receiver].into_iter().for_each(Capture::stop_well);
+    for capture in [sender, receiver] {
+        capture.stop_well();
+    }
     let indexed = trawl(&["store", "index", &url]);
     assert!(indexed.status.success(), "{indexed:?}");
     let query = args!("store query --store {url} --spool /nonexistent --json");
