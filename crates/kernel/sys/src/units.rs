@@ -144,6 +144,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_are_weeks_or_shorter() {
+        for (text, seconds) in [("2w", 1_209_600), ("7d", 604_800), ("1h", 3600), ("10s", 10), ("10", 10)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for text in ["d", "0s", "1y", "99999999999999999999d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn rates_and_bandwidths() {
         assert_eq!(frame_rate("1.5Mpps"), Ok(1.5e6));
         assert_eq!(frame_rate("0.5"), Ok(0.5));
