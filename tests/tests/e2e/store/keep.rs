@@ -48,9 +48,9 @@ fn record(lab: &Lab, places: &Places, packets: u64, more: &[&str]) {
     capture.stop_well();
 }
 
-fn keep(places: &Places, more: &str) -> (Running, String) {
-    let arguments = args!("store keep {} --every 200ms --metrics 127.0.0.1:0 {more}", places.url);
-    let keeper = Running::start(&arguments, "keeping");
+fn keep(places: &Places, more: &[&str]) -> (Running, String) {
+    let arguments = args!("store keep {} --every 200ms --metrics 127.0.0.1:0", places.url);
+    let keeper = Running::start(&[&arguments[..], more].concat(), "keeping");
     let said = keeper.said();
     let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
     let address = address.to_owned();
@@ -63,8 +63,8 @@ fn services_index_and_prune_a_store() {
     let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
     record(&lab, &places, 100, &[]);
-    let (one, address) = keep(&places, "");
-    let (other, _) = keep(&places, "");
+    let (one, address) = keep(&places, &[]);
+    let (other, _) = keep(&places, &[]);
     wait_until("the first chunks are in the catalogue", || metric(&address, "waiting_chunks") == Some(0.0));
     record(&lab, &places, 200, &["--store-index"]);
     wait_until("the others are, too", || {
@@ -80,7 +80,7 @@ fn services_index_and_prune_a_store() {
     }
     assert!(!places.store.join("index/lease.json").exists());
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
-    let (keeper, address) = keep(&places, "--max 0");
+    let (keeper, address) = keep(&places, &["--max", "0"]);
     wait_until("all chunks are removed", || metric(&address, "pruned_chunks_total") > Some(0.0));
     assert!(keeper.stop().status.success());
     assert_eq!(places.account(), [300, 0, 0, 300, 0]);
@@ -97,7 +97,7 @@ fn failing_rounds_are_reported() {
     let state = files_below(&places.store.join("index/state"), "").remove(0);
     let kept = fs::read(&state).expect("a file");
     fs::write(&state, "damaged").expect("a file");
-    let (keeper, address) = keep(&places, "");
+    let (keeper, address) = keep(&places, &[]);
     wait_until("several rounds failed", || metric(&address, "keep_failures_total") > Some(2.0));
     let answer = ask(&address, "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("trawl store index --rebuild"), "{answer}");
