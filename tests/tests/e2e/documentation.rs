@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
-const NOT_RUN: [(&str, &str); 17] = [
+const NOT_RUN: [(&str, &str); 18] = [
     ("trawl fleet", "it needs a NATS server; tests of its own start one"),
+    ("trawl store serve", "it needs a store; tests of its own serve some"),
     ("--hosts ", "it needs hosts that keep packets"),
     ("--incident ", "it needs an incident; tests of its own make some"),
     ("--tap dpdk", "it needs a DPDK application; tests of its own start one"),
