@@ -9,7 +9,7 @@ use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
 use async_nats::jetstream::context::PublishErrorKind;
-use async_nats::jetstream::stream::{self, DiscardPolicy, Republish};
+use async_nats::jetstream::stream::{self, DiscardPolicy, Republish, Stream};
 use async_nats::jetstream::{Context, Message};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -163,16 +163,19 @@ struct Watched {
     lead_ns: i128,
 }
 
+/// Returns a stream, which is made if it is missing.
+pub async fn open_stream(context: &Context, config: stream::Config) -> Done<Stream> {
+    if let Ok(stream) = context.get_stream(&config.name).await {
+        return Ok(stream);
+    }
+    let name = config.name.clone();
+    context.create_stream(config).await.map_err(|e| format!("cannot make the stream {name}: {e}"))
+}
+
 async fn watch(context: &Context, config: stream::Config) -> Done<Watched> {
     let (name, subject) = (config.name.clone(), config.subjects.concat());
     let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");
-    let stream = match context.get_stream(&name).await {
-        Ok(stream) => stream,
-        Err(_) => {
-            let made = context.create_stream(config).await;
-            made.map_err(|e| format!("cannot make the stream {name}: {e}"))?
-        }
-    };
+    let stream = open_stream(context, config).await?;
     let wanted = OrderedConfig {
         deliver_subject: context.client().new_inbox(),
         deliver_policy: DeliverPolicy::LastPerSubject,
@@ -241,7 +244,7 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
     let [desired, states] = streams(config.replicas);
     let desired = watch(&context, desired).await?;
     let states = watch(&context, states).await?;
-    if let Err(why) = log::make_stream(&context, config.replicas).await {
+    if let Err(why) = open_stream(&context, log::stream(config.replicas)).await {
         news.send(News::Refused(why));
     }
     let lead_ns = states.lead_ns;

@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::OrderedConfig;
-use async_nats::jetstream::{self, Context, stream};
+use async_nats::jetstream::{self, stream};
 use futures_util::StreamExt;
 use tokio::runtime::Builder;
 use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result};
 
 use super::connection::{LOG, LOG_STREAM};
+use super::fleet::open_stream;
 use super::{Config, Reporter, shown};
 
 /// Time for which the server keeps a record.
@@ -37,15 +38,6 @@ pub fn stream(replicas: usize) -> stream::Config {
     }
 }
 
-/// Makes the stream if it is missing.
-pub async fn make_stream(context: &Context, replicas: usize) -> std::result::Result<(), String> {
-    if context.get_stream(LOG_STREAM).await.is_ok() {
-        return Ok(());
-    }
-    let made = context.create_stream(stream(replicas));
-    made.await.map(drop).map_err(|e| format!("cannot make the stream {LOG_STREAM}: {e}"))
-}
-
 /// Returns the records since a time, oldest first: the host that added each, and its text.
 pub fn read(config: &Config, since: SystemTime) -> Result<Vec<(String, Vec<u8>)>> {
     let what = || format!("cannot read the log at {}", shown(&config.url));
@@ -59,15 +51,14 @@ async fn records(config: &Config, since: SystemTime) -> std::result::Result<Vec<
     let reporter = Reporter::<()> { sender, wake: Wake::new().map_err(|e| failed(&e))? };
     let mut context = jetstream::new(config.connect(false, &reporter).await?);
     context.set_timeout(PATIENCE);
-    make_stream(&context, config.replicas).await?;
-    let stream = context.get_stream(LOG_STREAM).await.map_err(|e| failed(&e))?;
+    let log = open_stream(&context, stream(config.replicas)).await?;
     let wanted = OrderedConfig {
         deliver_subject: context.client().new_inbox(),
         deliver_policy: DeliverPolicy::ByStartTime { start_time: since.into() },
         filter_subject: format!("{LOG}>"),
         ..OrderedConfig::default()
     };
-    let consumer = stream.create_consumer(wanted).await.map_err(|e| failed(&e))?;
+    let consumer = log.create_consumer(wanted).await.map_err(|e| failed(&e))?;
     let mut waiting = consumer.cached_info().num_pending;
     let mut messages = consumer.messages().await.map_err(|e| failed(&e))?;
     let mut found = Vec::new();

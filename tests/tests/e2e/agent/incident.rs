@@ -47,6 +47,16 @@ pub fn totals<const N: usize>(lab: &Lab, names: [&str; N]) -> [u64; N] {
     names.map(|name| listing["total"][name].as_u64().expect("a number"))
 }
 
+/// Starts a bus and the agents of two hosts, and waits until both have reported.
+fn two_hosts(up: Up) -> Option<(Lab, Nats, [Running; 2])> {
+    let lab = Lab::open()?;
+    let nats = up(&lab)?;
+    assert!(nats.fleet(&["status"]).status.success());
+    let agents = ["alpha", "beta"].map(|host| nats.agent(&lab, host, host));
+    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
+    Some((lab, nats, agents))
+}
+
 #[test]
 fn minute_before_is_stored_on_all_hosts() {
     minute_before_is_stored(Nats::up);
@@ -58,12 +68,7 @@ fn minute_before_is_stored_over_the_embedded_bus() {
 }
 
 fn minute_before_is_stored(up: Up) {
-    let Some(lab) = Lab::open() else { return };
-    let Some(nats) = up(&lab) else { return };
-    assert!(nats.fleet(&["status"]).status.success());
-    let alpha = nats.agent(&lab, "alpha", "alpha");
-    let beta = nats.agent(&lab, "beta", "beta");
-    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
+    let Some((lab, nats, [alpha, beta])) = two_hosts(up) else { return };
     start(&nats, &lab, "*", &["udp"]);
     send(&lab, 300);
     wait_until("both have counted", || {
@@ -253,12 +258,7 @@ fn events_and_requests_trigger_incidents_over_the_embedded_bus() {
 }
 
 fn events_and_requests_trigger(up: Up) {
-    let Some(lab) = Lab::open() else { return };
-    let Some(nats) = up(&lab) else { return };
-    assert!(nats.fleet(&["status"]).status.success());
-    let alpha = nats.agent(&lab, "alpha", "alpha");
-    let beta = nats.agent(&lab, "beta", "beta");
-    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
+    let Some((lab, nats, [alpha, beta])) = two_hosts(up) else { return };
     start(&nats, &lab, "*", &["udp port 9"]);
     report_port9(&nats, &lab);
     let token = lab.file("token");
