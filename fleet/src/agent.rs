@@ -12,13 +12,15 @@ mod running;
 #[cfg(test)]
 mod simulation;
 mod source;
+mod states;
 
 pub use desired::{Capture, Desired, Incident, Labels};
 pub use freeze::{Freezer, remove_unfinished};
 pub use log::{Command, Order, Record};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
-pub use policy::Policy;
-pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent};
+pub use policy::{Policy, Refusal, Role};
+pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent, Rights};
 pub use running::{Place, Push, Refused, Running};
 pub use source::{News, Source};
+pub use states::{End as CaptureEnd, Request, State};
 pub use trawl_sys::names::Selector;

@@ -7,7 +7,7 @@ pub mod fleet;
 pub mod log;
 
 pub use ask::{Answers, Asker};
-pub use connection::{ASK, COMMAND, Config, DESIRED, DESIRED_STREAM, LOG, STATE, check_name, shown};
+pub use connection::{ASK, COMMAND, Config, DESIRED, DESIRED_STREAM, LOG, STATE, check_name, is_key, shown};
 
 use std::future::Future;
 use std::sync::mpsc::{self, Receiver};

@@ -168,7 +168,7 @@ impl Plan {
         let own = authority.sign(&host.name, &[])?;
         let policy = format!(
             "# Limits of the captures that operators may request: see trawl-fleet-agent(1).\n\
-             operators = [\"{}\"]\n# interfaces = [\"eth*\"]\n# max_duration_seconds = 86400\n\n[labels]\n",
+             operators = [\"{}\"]\n# [[operator]] adds operators with fewer rights.\n# interfaces = [\"eth*\"]\n# max_duration_seconds = 86400\n\n[labels]\n",
             operator.public_key()
         );
         let options = format!(

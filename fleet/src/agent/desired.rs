@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result};
 pub const TEXT_MOST: usize = 1 << 20;
 const NAME_MOST: usize = 64;
 
-/// The desired state of a host.
+/// The desired state of a host, as a file gives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Desired {
@@ -120,10 +120,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Desired {
-    /// Maximum number of incidents of a state: new ones replace the oldest.
-    pub const INCIDENTS: usize = 4;
-
-    /// Parses TOML, or JSON if the text begins with a brace.
+    /// Reads a file in TOML, or in JSON if the text begins with a brace.
     pub fn parse(text: &str) -> Result<Self> {
         let what = "cannot read the desired state";
         let wrong = |why: String| {
@@ -133,15 +130,8 @@ impl Desired {
         if text.len() > TEXT_MOST {
             return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
         }
-        // Operators' commands send JSON, people write TOML.
         let desired: Self = if text.trim_start().starts_with('{') {
-            serde_json::from_str(text).map_err(|e| {
-                if e.is_data() {
-                    wrong(format!("{e}; a newer trawl may have written it"))
-                } else {
-                    wrong(e.to_string())
-                }
-            })?
+            serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?
         } else {
             toml::from_str(text).map_err(|e| wrong(e.to_string()))?
         };
@@ -149,13 +139,7 @@ impl Desired {
         Ok(desired)
     }
 
-    /// Checks a state as its agent will.
-    pub fn check_form(&self) -> Result<()> {
-        let text = serde_json::to_string(self).map_err(|e| Error::failed("cannot write JSON", e))?;
-        Self::parse(&text).map(drop)
-    }
-
-    fn check(&self) -> std::result::Result<(), String> {
+    pub fn check(&self) -> std::result::Result<(), String> {
         let mut names = HashSet::new();
         for capture in &self.captures {
             capture.check()?;
@@ -317,6 +301,7 @@ mod tests {
             }
             let text = String::from_utf8_lossy(&bytes);
             let _ = Desired::parse(&text);
+            let _ = crate::agent::State::parse(&text);
             let _ = crate::agent::Policy::parse(&text);
         }
     }

@@ -18,6 +18,12 @@ pub enum Command {
     Stop {
         capture: String,
     },
+    /// The end of another operator's capture.
+    End {
+        capture: String,
+        /// That operator's public key.
+        of: String,
+    },
     Trigger {
         incident: String,
     },
@@ -34,6 +40,7 @@ impl fmt::Display for Command {
             Self::Start { capture } => write!(f, "start {capture}"),
             Self::Change { capture } => write!(f, "change {capture}"),
             Self::Stop { capture } => write!(f, "stop {capture}"),
+            Self::End { capture, of } => write!(f, "end {capture} of {of}"),
             Self::Trigger { incident } => write!(f, "trigger {incident}"),
             Self::Ask => f.write_str("ask for packets"),
             Self::Unknown => f.write_str("unknown"),

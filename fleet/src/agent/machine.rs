@@ -1,19 +1,20 @@
-//! The agent's state machine: it turns events and the time into actions. It follows the desired state within the
+//! The agent's state machine: it turns events and the time into actions. It follows the desired states within the
 //! policy, starts each capture once, and restarts failed ones after a delay that doubles.
 
 mod incidents;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use trawl_plan::outputs::{Kept, PacketsAt, StorePlan};
 
-use super::desired::{Capture, Desired, Incident, Labels};
+use super::desired::{Capture, Incident, Labels};
 use super::log::Command;
-use super::policy::{Policy, Refusal};
+use super::policy::{Policy, Refusal, Role};
 use super::report::{CaptureReport, Counts, Frozen, HostReport, IncidentReport, Phase, RateEvent};
+use super::states::{Request, Sender, State};
 use incidents::Incidents;
 
 const SECOND: u64 = 1_000_000_000;
@@ -39,10 +40,12 @@ pub struct Now {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A new desired state. A revision that is not newer is an echo and changes nothing.
-    Desired { revision: u64, desired: Desired },
-    /// A desired state that cannot be parsed: the previous one stays.
-    Unreadable { revision: u64, why: String },
+    /// A new desired state of a sender. A revision that is not newer is an echo and changes nothing.
+    Desired { sender: Sender, revision: u64, state: State },
+    /// A desired state that cannot be parsed: the sender's previous one stays.
+    Unreadable { sender: Sender, revision: u64, why: String },
+    /// The operator has never sent a desired state.
+    Nothing { operator: String },
     /// The capture is attached.
     Ready { run: u64 },
     /// The capture's counts so far. The packets since the last counts came within `over_ns`.
@@ -85,6 +88,11 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     pub capture: Capture,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Sender,
+    /// Place in the order in which the captures came.
+    #[serde(default)]
+    pub place: u64,
     pub begun_wall: Option<u64>,
     /// The same time, counted from the host's start; negative if it was before.
     #[serde(default)]
@@ -105,18 +113,48 @@ impl Memory {
 #[derive(Debug)]
 pub struct Machine {
     policy: Policy,
+    /// Set if the desired state is a file's.
+    is_file: bool,
     /// Labels of the policy, then labels of the desired state that the policy does not set.
     labels: Labels,
-    /// Revision of the desired state; `None` before the first one.
-    revision: Option<u64>,
-    error: Option<String>,
-    /// The captures of the desired state, as the operator wrote them.
+    states: BTreeMap<Sender, Followed>,
+    /// Senders whose states are not known yet: their remembered captures and incidents are not forgotten.
+    awaited: BTreeSet<Sender>,
+    /// Reasons why senders' latest states are not followed.
+    errors: BTreeMap<Sender, String>,
+    /// The captures to run, as their senders wrote them, in the order in which they came.
     desired: Vec<Capture>,
     entries: BTreeMap<String, Entry>,
+    /// Captures without an entry, because of their operators' rights, or since another one has the name.
+    unplaced: Vec<Unplaced>,
+    last_place: u64,
     last_run: u64,
     stopping: bool,
     incidents: Incidents,
     push: Push,
+}
+
+/// Returns true if a sender's state is known, or its absence. A capture of an earlier trawl has no sender, and may be of
+/// any.
+fn is_known(awaited: &BTreeSet<Sender>, sender: &Sender) -> bool {
+    match sender {
+        Some(_) => !awaited.contains(sender),
+        None => awaited.is_empty(),
+    }
+}
+
+/// The present state of a sender.
+#[derive(Debug)]
+struct Followed {
+    revision: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Unplaced {
+    sender: Sender,
+    capture: Capture,
+    refusal: Refusal,
 }
 
 #[derive(Debug, Default)]
@@ -128,30 +166,52 @@ struct Push {
 }
 
 impl Machine {
-    /// Creates a machine from a previous agent's memory. Leftovers in the spool are stored first.
-    pub fn new(policy: Policy, memory: Vec<Memory>, incidents: Vec<IncidentReport>) -> Self {
+    /// Creates a machine from a previous agent's memory; it follows the operators of the policy, or with `is_file` a file.
+    /// Leftovers in the spool are stored first.
+    pub fn new(policy: Policy, is_file: bool, memory: Vec<Memory>, incidents: Vec<IncidentReport>) -> Self {
+        let last_place = memory.iter().map(|one| one.place).max().unwrap_or(0);
         let entries = memory.into_iter().map(|one| (one.capture.name.clone(), Entry::remembered(one)));
+        let awaited = match is_file {
+            true => BTreeSet::from([None]),
+            false => policy.operators().map(|key| Some(key.to_owned())).collect(),
+        };
         Self {
             labels: policy.labels.clone(),
-            policy,
-            revision: None,
-            error: None,
+            states: BTreeMap::new(),
+            awaited,
+            errors: BTreeMap::new(),
             desired: Vec::new(),
             entries: entries.collect(),
+            unplaced: Vec::new(),
+            last_place,
             last_run: 0,
             stopping: false,
             incidents: Incidents::remembered(incidents),
             push: Push { wanted: true, ..Push::default() },
+            policy,
+            is_file,
         }
     }
 
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
-            Event::Desired { revision, desired } => actions = self.desire(revision, desired),
-            Event::Unreadable { revision, why } => {
-                if self.revision.is_none_or(|old| revision > old) {
-                    self.error = Some(why);
+            Event::Desired { sender, revision, state } => {
+                if self.is_news(&sender, revision) {
+                    self.errors.remove(&sender);
+                    self.awaited.remove(&sender);
+                    self.states.insert(sender, Followed { revision, state });
+                    actions = self.merge();
+                }
+            }
+            Event::Unreadable { sender, revision, why } => {
+                if self.is_news(&sender, revision) {
+                    self.errors.insert(sender, why);
+                }
+            }
+            Event::Nothing { operator } => {
+                if self.awaited.remove(&Some(operator)) {
+                    actions = self.merge();
                 }
             }
             Event::Ready { run } => {
@@ -191,51 +251,131 @@ impl Machine {
         actions
     }
 
-    fn desire(&mut self, revision: u64, desired: Desired) -> Vec<Action> {
-        if self.revision.is_some_and(|old| revision <= old) {
-            return Vec::new();
-        }
-        self.revision = Some(revision);
-        self.error = None;
-        self.labels = desired.labels;
+    fn is_news(&self, sender: &Sender, revision: u64) -> bool {
+        self.states.get(sender).is_none_or(|followed| revision > followed.revision)
+    }
+
+    /// Returns true if another sender, who may do so, has ended a requested capture.
+    fn is_ended(&self, sender: &Sender, request: &Request) -> bool {
+        self.states.iter().any(|(by, followed)| {
+            let mut ends = followed.state.ends.iter();
+            ends.any(|end| {
+                end.is_of(sender, request) && self.policy.refuses_name(by.as_deref(), &end.capture).is_none()
+            })
+        })
+    }
+
+    /// Returns all senders' captures that nobody has ended, with the reasons why their senders may not start them.
+    fn requests(&self) -> Vec<(Sender, Capture, Option<Refusal>)> {
+        let of_sender = |(sender, followed): (&Sender, &Followed)| {
+            let alive = followed.state.captures.iter().filter(|request| !self.is_ended(sender, request));
+            let all = alive.map(|request| {
+                let refusal = self.policy.refuses_name(sender.as_deref(), &request.capture.name);
+                (sender.clone(), request.capture.clone(), refusal)
+            });
+            all.collect::<Vec<_>>()
+        };
+        self.states.iter().flat_map(of_sender).collect()
+    }
+
+    /// Returns whose capture has a name: it stays with its present sender while that one wants it, or may want it.
+    fn owner(&self, name: &str, wanting: &[&Sender]) -> Sender {
+        let present = self.entries.get(name).map(|entry| &entry.sender);
+        let stays = |sender: &&Sender| wanting.contains(sender) || !is_known(&self.awaited, sender);
+        present.filter(stays).or(wanting.first().copied()).cloned().flatten()
+    }
+
+    /// Joins the senders' states; returns the actions for new incidents.
+    fn merge(&mut self) -> Vec<Action> {
+        let labels = self.states.get(&None).map(|followed| followed.state.labels.clone());
+        self.labels = labels.unwrap_or_default();
         self.labels.extend(self.policy.labels.clone());
+        let requests = self.requests();
+        let mut placed = Vec::new();
+        self.unplaced.clear();
+        for (sender, capture, refusal) in &requests {
+            let rivals = requests.iter().filter(|(_, other, refusal)| refusal.is_none() && other.name == capture.name);
+            let wanting: Vec<&Sender> = rivals.map(|(sender, ..)| sender).collect();
+            let owner = self.owner(&capture.name, &wanting);
+            let taken = (owner != *sender).then_some(Refusal::Taken { operator: owner });
+            match refusal.clone().or(taken) {
+                None => placed.push((sender.clone(), capture.clone())),
+                Some(refusal) => {
+                    self.unplaced.push(Unplaced { sender: sender.clone(), capture: capture.clone(), refusal });
+                }
+            }
+        }
         for entry in self.entries.values_mut() {
             entry.desire(None);
         }
-        for capture in &desired.captures {
+        for (sender, capture) in &placed {
+            let limited = self.policy.limited(capture);
             let entry = self.entries.entry(capture.name.clone()).or_default();
-            entry.desire(Some(self.policy.limited(capture)));
+            if entry.desire(Some((sender.clone(), limited))) {
+                self.last_place += 1;
+                entry.place = self.last_place;
+            }
         }
-        self.desired = desired.captures;
-        self.incidents.desire(&desired.incidents)
+        let mut desired: Vec<Capture> = placed.into_iter().map(|(_, capture)| capture).collect();
+        desired.sort_by_key(|capture| self.entries.get(&capture.name).map(|entry| entry.place));
+        self.desired = desired;
+        let of_sender = |(sender, followed): (&Sender, &Followed)| {
+            let refusal = self.policy.refuses_role(sender.as_deref(), Role::Trigger).map(|refusal| refusal.to_string());
+            let all = followed.state.incidents.iter().map(|incident| (incident.clone(), refusal.clone()));
+            all.collect::<Vec<_>>()
+        };
+        let mut incidents: Vec<_> = self.states.iter().flat_map(of_sender).collect();
+        incidents.sort_by_key(|(_, refused)| refused.is_some());
+        self.incidents.desire(&incidents, self.awaited.is_empty())
     }
 
-    /// Returns the changes that a desired state asks for. Before the first one, the remembered captures count as desired.
-    pub fn commands(&self, desired: &Desired) -> Vec<Command> {
-        let is_first = self.revision.is_none();
-        let known = self.entries.iter().filter(|(_, entry)| is_first || entry.desired.is_some());
-        let known: BTreeMap<&String, &Capture> =
-            known.filter_map(|(name, entry)| Some((name, entry.of.as_ref()?))).collect();
-        let asked = desired.captures.iter().filter_map(|capture| {
-            let name = capture.name.clone();
-            match known.get(&name) {
-                None => Some(Command::Start { capture: name }),
-                Some(old) if **old == self.policy.limited(capture) => None,
-                Some(_) => Some(Command::Change { capture: name }),
+    /// Returns the changes that a sender's state asks for, with the reasons why they are refused for lack of a right.
+    /// Before the sender's first state, the remembered captures count as desired.
+    pub fn commands(&self, sender: &Sender, state: &State) -> Vec<(Command, Option<String>)> {
+        let is_first = !is_known(&self.awaited, sender);
+        let entries = self.entries.iter().filter(|(_, entry)| entry.sender == *sender);
+        let entries = entries.filter(|(_, entry)| is_first || entry.desired.is_some());
+        let entries = entries.filter_map(|(name, entry)| Some((name.clone(), entry.of.clone()?)));
+        let unplaced = self.unplaced.iter().filter(|one| one.sender == *sender);
+        let unplaced = unplaced.map(|one| (one.capture.name.clone(), self.policy.limited(&one.capture)));
+        let known: BTreeMap<String, Capture> = entries.chain(unplaced).collect();
+        let asked = state.captures.iter().filter(|request| !self.is_ended(sender, request)).filter_map(|request| {
+            let capture = request.capture.name.clone();
+            match known.get(&capture) {
+                None => Some(Command::Start { capture }),
+                Some(old) if *old == self.policy.limited(&request.capture) => None,
+                Some(_) => Some(Command::Change { capture }),
             }
         });
-        let is_gone = |name: &&&String| desired.captures.iter().all(|capture| capture.name != ***name);
-        let stopped = known.keys().filter(is_gone).map(|name| Command::Stop { capture: (*name).clone() });
-        let new = desired.incidents.iter().filter(|incident| !self.incidents.knows(&incident.id));
+        let is_gone = |name: &&String| state.captures.iter().all(|request| request.capture.name != **name);
+        let stopped = known.keys().filter(is_gone).map(|capture| Command::Stop { capture: capture.clone() });
+        let before = self.states.get(sender).map(|followed| followed.state.ends.as_slice()).unwrap_or_default();
+        let ended = state
+            .ends
+            .iter()
+            .filter(|end| !before.contains(end))
+            .map(|end| Command::End { capture: end.capture.clone(), of: end.operator.clone() });
+        let new = state.incidents.iter().filter(|incident| !self.incidents.knows(&incident.id));
         let triggered = new.map(|incident| Command::Trigger { incident: incident.id.clone() });
-        asked.chain(stopped).chain(triggered).collect()
+        let all = asked.chain(stopped).chain(ended).chain(triggered);
+        all.map(|command| {
+            let refusal = match &command {
+                Command::End { capture, .. } => self.policy.refuses_name(sender.as_deref(), capture),
+                Command::Trigger { .. } => self.policy.refuses_role(sender.as_deref(), Role::Trigger),
+                _ => None,
+            };
+            (command, refusal.map(|refusal| refusal.to_string()))
+        })
+        .collect()
     }
 
-    /// Returns the reason why the host does not follow a command.
-    pub fn refuses(&self, command: &Command) -> Option<String> {
+    /// Returns the reason why the host does not start a sender's capture.
+    pub fn refuses(&self, sender: &Sender, command: &Command) -> Option<String> {
         let (Command::Start { capture } | Command::Change { capture }) = command else { return None };
-        let refused = self.entries.get(capture)?.refused.as_ref();
-        refused.map(ToString::to_string)
+        let unplaced = self.unplaced.iter().find(|one| one.sender == *sender && one.capture.name == *capture);
+        let entry = self.entries.get(capture).filter(|entry| entry.sender == *sender);
+        let refusal = unplaced.map(|one| &one.refusal).or_else(|| entry?.refused.as_ref());
+        refusal.map(ToString::to_string)
     }
 
     /// Applies the policy. A finished capture counts against no limit, so that the next one may start.
@@ -267,10 +407,8 @@ impl Machine {
             };
             actions.extend(entry.settle(now, self.stopping, number));
         }
-        // Before the first desired state, the remembered captures count as desired.
-        if self.revision.is_some() {
-            self.entries.retain(|_, entry| entry.is_needed());
-        }
+        // Before a sender's first state, the remembered captures count as desired.
+        self.entries.retain(|_, entry| entry.is_needed() || !is_known(&self.awaited, &entry.sender));
         let push = &mut self.push;
         push.wanted |= now.monotonic >= push.anyway;
         if push.wanted && !push.running && !self.stopping && now.monotonic >= push.not_before {
@@ -311,24 +449,54 @@ impl Machine {
         near.map(|capture| capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES)).max()
     }
 
+    /// Returns the reason why a sender's latest state is not followed.
+    fn error(&self) -> Option<String> {
+        self.errors.first_key_value().map(|(sender, why)| match sender {
+            Some(operator) => format!("the desired state of the operator {operator}: {why}"),
+            None => why.clone(),
+        })
+    }
+
     pub fn report(&self, host: &str, trawl: &str, now: Now) -> HostReport {
+        let unplaced = self.unplaced.iter().map(Unplaced::report);
         HostReport {
             host: host.to_owned(),
             labels: self.labels.clone(),
-            revision: self.revision.unwrap_or(0),
+            revision: self.states.values().map(|followed| followed.revision).max().unwrap_or(0),
+            revisions: self.states.iter().filter_map(|(sender, one)| Some((sender.clone()?, one.revision))).collect(),
+            operators: if self.is_file { Vec::new() } else { self.policy.rights() },
             time_ns: now.wall,
             trawl: trawl.to_owned(),
-            error: self.error.clone(),
+            error: self.error(),
             stopping: self.stopping,
-            captures: self.entries.values().filter_map(Entry::report).collect(),
+            captures: self.entries.values().filter_map(Entry::report).chain(unplaced).collect(),
             incidents: self.incidents.reports(),
             answers_key: None,
         }
     }
 }
 
+impl Unplaced {
+    fn report(&self) -> CaptureReport {
+        CaptureReport {
+            capture: self.capture.clone(),
+            operator: self.sender.clone(),
+            phase: Phase::Refused,
+            starts: 0,
+            failures: 0,
+            refused: Some(self.refusal.clone()),
+            error: None,
+            account: Counts::default(),
+            event: None,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Entry {
+    sender: Sender,
+    /// Place in the order in which the captures came; a changed one comes anew.
+    place: u64,
     /// `None` if the capture is not or no longer desired.
     desired: Option<Capture>,
     refused: Option<Refusal>,
@@ -351,6 +519,7 @@ struct Entry {
 #[derive(Debug)]
 struct Run {
     number: u64,
+    sender: Sender,
     /// The capture as desired, with its full bounds.
     capture: Capture,
     since: u64,
@@ -363,6 +532,8 @@ struct Run {
 impl Entry {
     pub fn remembered(memory: Memory) -> Self {
         Self {
+            sender: memory.operator,
+            place: memory.place,
             of: Some(memory.capture),
             begun_wall: memory.begun_wall,
             begun: memory.begun,
@@ -373,13 +544,18 @@ impl Entry {
         }
     }
 
-    pub fn desire(&mut self, capture: Option<Capture>) {
+    /// Follows a wish, or the end of it; returns true if the capture is another one than before.
+    pub fn desire(&mut self, wish: Option<(Sender, Capture)>) -> bool {
         self.refused = None;
-        if let Some(capture) = &capture
-            && self.of.as_ref() != Some(capture)
-        {
+        let Some((sender, capture)) = wish else {
+            self.desired = None;
+            return false;
+        };
+        let is_new = self.of.as_ref() != Some(&capture) || self.sender != sender;
+        if is_new {
             // A changed capture of the same name starts with fresh counts.
             self.of = Some(capture.clone());
+            self.sender = sender;
             self.begun_wall = None;
             self.begun = None;
             self.finished = false;
@@ -390,7 +566,8 @@ impl Entry {
             self.not_before = 0;
             self.event = None;
         }
-        self.desired = capture;
+        self.desired = Some(capture);
+        is_new
     }
 
     pub fn run_number(&self) -> Option<u64> {
@@ -419,7 +596,7 @@ impl Entry {
 
     pub fn ended(&mut self, now: Now, end: End, counts: &Counts) {
         let Some(run) = self.run.take() else { return };
-        if self.of.as_ref() != Some(&run.capture) {
+        if self.of.as_ref() != Some(&run.capture) || self.sender != run.sender {
             return;
         }
         self.spent.add(counts);
@@ -469,7 +646,7 @@ impl Entry {
     pub fn settle(&mut self, now: Now, stopping: bool, number: impl FnOnce() -> u64) -> Option<Action> {
         let is_wanted = self.refused.is_none() && !stopping;
         if let Some(run) = &mut self.run {
-            let is_right = is_wanted && self.desired.as_ref() == Some(&run.capture);
+            let is_right = is_wanted && self.desired.as_ref() == Some(&run.capture) && self.sender == run.sender;
             return match run.stopping {
                 None if is_right => None,
                 None => {
@@ -494,6 +671,7 @@ impl Entry {
         let number = number();
         self.run = Some(Run {
             number,
+            sender: self.sender.clone(),
             capture: desired,
             since: now.monotonic,
             ready: false,
@@ -527,6 +705,8 @@ impl Entry {
     pub fn memory(&self) -> Option<Memory> {
         Some(Memory {
             capture: self.of.clone()?,
+            operator: self.sender.clone(),
+            place: self.place,
             begun_wall: self.begun_wall,
             begun: self.begun,
             finished: self.finished,
@@ -554,6 +734,7 @@ impl Entry {
         }
         Some(CaptureReport {
             capture: self.desired.as_ref().or(running)?.clone(),
+            operator: self.sender.clone(),
             phase: self.phase(),
             starts: self.starts,
             failures: self.failures,

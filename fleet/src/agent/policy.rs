@@ -1,5 +1,6 @@
 //! A host's policy, which limits every desired state: its own file, which no command changes.
 
+use std::collections::HashSet;
 use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use super::desired::{Capture, Labels};
+use super::report::Rights;
 
 /// Longest filter in bytes: compile time grows faster than the length.
 const LONGEST_FILTER: usize = 16 << 10;
@@ -22,9 +24,12 @@ const LONGEST_FILTER: usize = 16 << 10;
 pub struct Policy {
     #[serde(default)]
     pub labels: Labels,
-    /// Public keys of the operators whose commands are followed on a bus.
+    /// Public keys of the operators on a bus who have all rights.
     #[serde(default)]
-    pub operators: Vec<String>,
+    operators: Vec<String>,
+    /// Further operators, with their rights.
+    #[serde(default, rename = "operator")]
+    limited: Vec<Operator>,
     /// Interface names in the syntax of `-i`; `*` matches any text without a colon.
     interfaces: Option<Vec<String>>,
     /// Kubernetes pods, as a capture chooses them; without this list none if `interfaces` has one.
@@ -45,6 +50,59 @@ pub struct Policy {
     index: Option<bool>,
     /// Permitted data about processes.
     process: Option<Vec<ProcessDetail>>,
+}
+
+/// A right of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// To ask for packets that stay on the host.
+    Look,
+    /// To have the packets of incidents stored.
+    Trigger,
+    /// To start captures, and to end them.
+    Start,
+}
+
+impl Role {
+    /// Returns its name in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Trigger => "trigger",
+            Self::Start => "start",
+        }
+    }
+
+    /// Returns what it permits, for messages.
+    fn permits(self) -> &'static str {
+        match self {
+            Self::Look => "look at packets",
+            Self::Trigger => "trigger incidents",
+            Self::Start => "start or end captures",
+        }
+    }
+}
+
+/// An operator with some of the rights.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Operator {
+    key: String,
+    /// Name for messages.
+    name: Option<String>,
+    /// Absent: all.
+    roles: Option<Vec<Role>>,
+    /// Names of the captures that the operator may start, and end whoever started them; `*` matches any text. Absent:
+    /// all.
+    captures: Option<Vec<String>>,
+}
+
+impl Operator {
+    /// Returns the operator's name, or else the key.
+    fn shown(&self) -> String {
+        self.name.as_ref().unwrap_or(&self.key).clone()
+    }
 }
 
 /// Reason for a refused capture.
@@ -102,6 +160,20 @@ pub enum Refusal {
     FilterCost {
         why: String,
     },
+    /// The operator lacks a right.
+    Role {
+        operator: String,
+        role: Role,
+    },
+    /// The operator may only use other names for captures.
+    Name {
+        operator: String,
+        names: Vec<String>,
+    },
+    /// Another operator has a capture of this name; absent: the host's file has it.
+    Taken {
+        operator: Option<String>,
+    },
     /// A reason that this trawl does not know, as an operator may receive it from a newer agent.
     #[serde(other)]
     Unknown,
@@ -127,6 +199,14 @@ impl Display for Refusal {
             Self::Filter { filter } => write!(f, "the parentheses of the filter '{filter}' are not balanced"),
             Self::FilterLength { asked, most } => limit(f, "length of the filter", Some(*asked), *most),
             Self::FilterCost { why } => f.write_str(why),
+            Self::Role { operator, role } => write!(f, "the operator {operator} may not {}", role.permits()),
+            Self::Name { operator, names } => {
+                write!(f, "the operator {operator} may only start or end captures named {}", names.join(", "))
+            }
+            Self::Taken { operator: Some(operator) } => {
+                write!(f, "one capture of each name, and the operator {operator} has this one")
+            }
+            Self::Taken { operator: None } => f.write_str("one capture of each name, and the file has this one"),
             Self::Unknown => f.write_str("a reason that only a newer trawl knows"),
             Self::Store { store } => write!(f, "store {store}"),
             Self::TooMany { most } => write!(f, "at most {most} captures"),
@@ -139,6 +219,13 @@ impl Display for Refusal {
     }
 }
 
+impl Refusal {
+    /// Returns true if the operator may not give the command, whatever the capture.
+    pub fn is_of_operator(&self) -> bool {
+        matches!(self, Self::Role { .. } | Self::Name { .. } | Self::Taken { .. })
+    }
+}
+
 impl Policy {
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &dyn Display| {
@@ -146,10 +233,58 @@ impl Policy {
         };
         let policy: Self = toml::from_str(text).map_err(|e| wrong(&e))?;
         let mut pods = policy.pods.iter().flatten();
-        match pods.find_map(|pod| PodSelector::parse(pod).err()) {
-            Some(error) => Err(wrong(&error)),
-            None => Ok(policy),
+        if let Some(error) = pods.find_map(|pod| PodSelector::parse(pod).err()) {
+            return Err(wrong(&error));
         }
+        let mut known = HashSet::new();
+        if let Some(key) = policy.operators().find(|key| !known.insert(*key)) {
+            return Err(wrong(&format!("it names the operator {key} twice")));
+        }
+        Ok(policy)
+    }
+
+    /// Returns the public keys of the operators whose commands the host follows.
+    pub fn operators(&self) -> impl Iterator<Item = &str> {
+        let limited = self.limited.iter().map(|operator| &operator.key);
+        self.operators.iter().chain(limited).map(String::as_str)
+    }
+
+    /// Returns the operators with their rights, as a host reports them.
+    pub fn rights(&self) -> Vec<Rights> {
+        let all = [Role::Look, Role::Trigger, Role::Start];
+        self.operators()
+            .map(|key| {
+                let limited = self.limits_of(Some(key));
+                let roles = limited.and_then(|operator| operator.roles.as_deref()).unwrap_or(&all);
+                Rights {
+                    key: key.to_owned(),
+                    name: limited.and_then(|operator| operator.name.clone()),
+                    roles: roles.iter().map(|role| role.name().to_owned()).collect(),
+                    captures: limited.and_then(|operator| operator.captures.clone()),
+                }
+            })
+            .collect()
+    }
+
+    /// Returns the reason why an operator lacks a right; a file has all.
+    pub fn refuses_role(&self, operator: Option<&str>, role: Role) -> Option<Refusal> {
+        let operator = self.limits_of(operator)?;
+        let is_missing = operator.roles.as_ref().is_some_and(|roles| !roles.contains(&role));
+        is_missing.then(|| Refusal::Role { operator: operator.shown(), role })
+    }
+
+    /// Returns the reason why an operator may not start or end a capture of this name.
+    pub fn refuses_name(&self, operator: Option<&str>, capture: &str) -> Option<Refusal> {
+        self.refuses_role(operator, Role::Start).or_else(|| {
+            let operator = self.limits_of(operator)?;
+            let names = operator.captures.as_ref().filter(|names| !names.iter().any(|one| covers(one, capture)))?;
+            Some(Refusal::Name { operator: operator.shown(), names: names.clone() })
+        })
+    }
+
+    /// Returns the limits of an operator who has not all rights.
+    fn limits_of(&self, operator: Option<&str>) -> Option<&Operator> {
+        self.limited.iter().find(|one| Some(one.key.as_str()) == operator)
     }
 
     /// Returns the reason to refuse the capture as the `number`th, from 0; `None` if it is allowed.
@@ -436,6 +571,46 @@ mod tests {
         let most = LONGEST_FILTER as u64;
         let asked = 20_000;
         assert_eq!(refusal, Some(Refusal::FilterLength { asked, most }));
+    }
+
+    #[test]
+    fn operators_have_the_rights_that_the_policy_gives_them() {
+        let policy = "operators = [\"U1\"]\n\
+            [[operator]]\nkey = \"U2\"\nname = \"on-call\"\nroles = [\"trigger\", \"start\"]\ncaptures = [\"oncall-*\", \"dns\"]\n\
+            [[operator]]\nkey = \"U3\"\nroles = []\n\
+            [[operator]]\nkey = \"U4\"";
+        let policy = Policy::parse(policy).unwrap();
+        assert_eq!(policy.operators().collect::<Vec<_>>(), ["U1", "U2", "U3", "U4"]);
+        let role = |operator: &str, role| policy.refuses_role(Some(operator), role).map(|one| one.to_string());
+        let name = |operator: &str, name| policy.refuses_name(Some(operator), name).map(|one| one.to_string());
+        for operator in ["U1", "U4"] {
+            assert_eq!(role(operator, Role::Look).or(role(operator, Role::Start)), None);
+            assert_eq!(name(operator, "recorder"), None);
+        }
+        assert_eq!(role("U2", Role::Look).as_deref(), Some("policy: the operator on-call may not look at packets"));
+        assert_eq!(role("U2", Role::Trigger), None);
+        assert_eq!(name("U2", "dns").or(name("U2", "oncall-1")), None);
+        assert_eq!(
+            name("U2", "recorder").as_deref(),
+            Some("policy: the operator on-call may only start or end captures named oncall-*, dns")
+        );
+        assert!(role("U3", Role::Trigger).is_some());
+        assert_eq!(name("U3", "a").as_deref(), Some("policy: the operator U3 may not start or end captures"));
+        assert_eq!(policy.refuses_name(None, "recorder"), None, "a file has all rights");
+        let rights = policy.rights();
+        assert_eq!(rights.iter().map(|one| one.roles.len()).collect::<Vec<_>>(), [3, 2, 0, 3]);
+        for (name, starts) in [("dns", [true, true, false, true]), ("recorder", [true, false, false, true])] {
+            assert_eq!(rights.iter().map(|one| one.may_start(name)).collect::<Vec<_>>(), starts);
+        }
+        for wrong in [
+            "operators = [\"U1\", \"U1\"]",
+            "operators = [\"U1\"]\n[[operator]]\nkey = \"U1\"",
+            "[[operator]]\nkey = \"U1\"\nroles = [\"prune\"]",
+            "[[operator]]\nkey = \"U1\"\ncolour = 1",
+            "[[operator]]\nroles = []",
+        ] {
+            assert!(Policy::parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use trawl_sys::names::covers;
+
 use super::desired::{Capture, Labels};
-use super::policy::Refusal;
+use super::policy::{Refusal, Role};
 
 /// Packet counts of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +54,9 @@ pub struct CaptureReport {
     /// The capture as desired, or as running if it is no longer desired.
     #[serde(flatten)]
     pub capture: Capture,
+    /// Public key of the operator who requested it; absent if a file did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
     pub phase: Phase,
     /// Number of starts.
     pub starts: u64,
@@ -109,13 +114,41 @@ pub struct Frozen {
     pub frozen_ns: u64,
 }
 
+/// An operator of a host, and the rights that its policy gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights {
+    /// The public key.
+    pub key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Names of the roles, of which a newer host may know more.
+    pub roles: Vec<String>,
+    /// Names of the captures that the operator may start and end; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captures: Option<Vec<String>>,
+}
+
+impl Rights {
+    /// Returns true if the operator may start and end captures of this name.
+    pub fn may_start(&self, capture: &str) -> bool {
+        let is_named = self.captures.as_ref().is_none_or(|names| names.iter().any(|one| covers(one, capture)));
+        is_named && self.roles.iter().any(|role| role == Role::Start.name())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     pub host: String,
     #[serde(default)]
     pub labels: Labels,
-    /// Revision of the current desired state.
+    /// Revision of the current desired state: the latest of all operators.
     pub revision: u64,
+    /// Revision of each operator's state, by public key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub revisions: BTreeMap<String, u64>,
+    /// The operators whose commands the host follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<Rights>,
     pub time_ns: u64,
     pub trawl: String,
     /// Reason why the latest desired state is not followed.

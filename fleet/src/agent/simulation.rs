@@ -1,11 +1,14 @@
 //! Simulates a thousand agents, wall clocks that step, and a bus that drops, delays, repeats, reorders and partitions,
 //! all from one seed. The state machines are the real ones of `trawl fleet agent`; processes and bus are simulated.
 //! Once the bus is quiet, each host runs exactly its desired captures.
+//!
+//! Two operators command each host. They want captures of the same names, and the first one ends the second one's at times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Action, Capture, Counts, Desired, End, Event, Incident, IncidentPhase, IncidentReport, Machine, Memory, Now, Policy,
+    Action, Capture, CaptureEnd, Counts, End, Event, Incident, IncidentPhase, IncidentReport, Machine, Memory, Now,
+    Policy, Request, State,
 };
 use crate::agent::report::Frozen;
 
@@ -57,49 +60,73 @@ struct Host {
     partitioned: bool,
     /// Seconds since 1970 at the start, by the host's clock.
     wall: u64,
-    /// Messages in flight: arrival time, revision and desired state.
-    messages: Vec<(u64, u64, Desired)>,
-    desired: (u64, Desired),
+    /// Messages in flight: arrival time, operator, revision and desired state.
+    messages: Vec<(u64, usize, u64, State)>,
+    /// The desired state of each operator, if it has one, with its revision.
+    desired: [(u64, State); OPERATORS.len()],
+}
+
+const OPERATORS: [&str; 2] = ["UA", "UB"];
+const MOST: usize = 3;
+
+fn sender(operator: usize) -> Option<String> {
+    Some(OPERATORS[operator].to_owned())
 }
 
 fn policy() -> Policy {
-    Policy::parse("interfaces = [\"eth*\"]\nmax_captures = 3").unwrap()
+    Policy::parse(&format!("operators = {OPERATORS:?}\ninterfaces = [\"eth*\"]\nmax_captures = {MOST}")).unwrap()
 }
 
-fn desired(chance: &mut Chance) -> Desired {
+/// Returns an operator's next state of a host.
+fn desired(chance: &mut Chance, operator: usize, before: &[(u64, State); OPERATORS.len()]) -> State {
     let number = chance.below(5);
+    let revision = before[operator].0 + 1;
     let capture = |n: u64| Capture {
         name: format!("c{n}"),
         // The policy refuses the last interface.
         interfaces: vec![if n == 2 { "lo" } else { "eth0" }.to_owned()],
         store: "file:///s".to_owned(),
-        filter: format!("port {}", n + number),
+        filter: format!("port {} and {operator}", n + number),
         // Longer than the simulation, shorter than a step of a clock.
         duration_seconds: Some(1800),
         ..Capture::default()
     };
-    let incident = |n: u64| Incident { id: format!("i{}", 3 * number + n), ..Incident::default() };
-    Desired {
-        captures: (0..number.min(4)).map(capture).collect(),
+    let request = |n: u64| Request { requested: revision, capture: capture(n) };
+    let incident = |n: u64| Incident { id: format!("i{operator}-{}", 3 * number + n), ..Incident::default() };
+    let others = before[1].1.captures.iter().filter(|_| operator == 0 && chance.one_in(2));
+    let end = |request: &Request| CaptureEnd {
+        operator: OPERATORS[1].to_owned(),
+        capture: request.capture.name.clone(),
+        requested: request.requested,
+    };
+    State {
+        ends: others.map(end).collect(),
+        captures: (0..number.min(4)).map(request).collect(),
         incidents: (0..chance.below(3)).map(incident).collect(),
-        ..Desired::default()
+        ..State::default()
     }
 }
 
-/// Returns the captures that should run, as name and filter.
-fn expected(desired: &Desired) -> Vec<(String, String)> {
-    let policy = policy();
-    let all = desired.captures.iter().enumerate();
-    let allowed = all.filter(|(n, one)| policy.refuses(one, *n).is_none());
-    let mut names: Vec<_> = allowed.map(|(_, one)| (one.name.clone(), one.filter.clone())).collect();
-    names.sort();
-    names
+/// Checks that a host runs as many captures as it may, each as an operator wants it who is the only one with its name.
+fn check(running: &[(String, String)], desired: &[(u64, State); OPERATORS.len()]) {
+    let ends = &desired[0].1.ends;
+    let wanted = desired.iter().enumerate().flat_map(|(operator, (_, state))| {
+        let alive = state.captures.iter().filter(move |one| ends.iter().all(|end| !end.is_of(&sender(operator), one)));
+        let alive = alive.map(|one| &one.capture).filter(|one| policy().refuses(one, 0).is_none());
+        alive.map(|one| (one.name.clone(), one.filter.clone()))
+    });
+    let wanted: BTreeSet<_> = wanted.collect();
+    assert!(running.iter().all(|one| wanted.contains(one)), "{running:?} of {wanted:?}");
+    let names: BTreeSet<_> = running.iter().map(|(name, _)| name).collect();
+    let all: BTreeSet<_> = wanted.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), running.len(), "one of each name: {running:?}");
+    assert!(running.len() >= all.len().min(MOST - 1) && running.len() <= MOST, "{running:?} of {wanted:?}");
 }
 
 impl Host {
     fn new() -> Self {
         Self {
-            machine: Machine::new(policy(), Vec::new(), Vec::new()),
+            machine: Machine::new(policy(), false, Vec::new(), Vec::new()),
             memory: Vec::new(),
             incidents: Vec::new(),
             freezing: Vec::new(),
@@ -108,7 +135,7 @@ impl Host {
             partitioned: false,
             wall: 1_000_000,
             messages: Vec::new(),
-            desired: (0, Desired::default()),
+            desired: Default::default(),
         }
     }
 
@@ -167,18 +194,19 @@ impl Host {
             self.orphans.push(process);
         }
         self.freezing.clear();
-        self.machine = Machine::new(policy(), self.memory.clone(), self.incidents.clone());
+        self.machine = Machine::new(policy(), false, self.memory.clone(), self.incidents.clone());
     }
 
     fn second(&mut self, time: u64, chance: &mut Chance, quiet: bool) {
         if !quiet {
             if chance.one_in(100) {
-                self.desired = (self.desired.0 + 1, desired(chance));
+                let operator = chance.below(2) as usize;
+                self.desired[operator] = (self.desired[operator].0 + 1, desired(chance, operator, &self.desired));
                 // Published once, twice or never; late messages may be overtaken.
                 for _ in 0..chance.below(3) {
-                    let (revision, desired) = self.desired.clone();
+                    let (revision, state) = self.desired[operator].clone();
                     let at = time + chance.below(60);
-                    self.messages.push((at, revision, desired));
+                    self.messages.push((at, operator, revision, state));
                 }
             }
             if chance.one_in(40) {
@@ -195,15 +223,19 @@ impl Host {
             self.partitioned = false;
         }
         let mut events = Vec::new();
-        if !self.partitioned && time.is_multiple_of(ASK) && self.desired.0 > 0 {
-            let (revision, desired) = self.desired.clone();
-            events.push(Event::Desired { revision, desired });
+        if !self.partitioned && time.is_multiple_of(ASK) {
+            for (operator, (revision, state)) in self.desired.iter().enumerate() {
+                events.push(match revision {
+                    0 => Event::Nothing { operator: OPERATORS[operator].to_owned() },
+                    _ => Event::Desired { sender: sender(operator), revision: *revision, state: state.clone() },
+                });
+            }
         }
         let partitioned = self.partitioned;
-        self.messages.retain(|(at, revision, desired)| {
+        self.messages.retain(|(at, operator, revision, state)| {
             if *at <= time && !partitioned {
-                let (revision, desired) = (*revision, desired.clone());
-                events.push(Event::Desired { revision, desired });
+                let (revision, state) = (*revision, state.clone());
+                events.push(Event::Desired { sender: sender(*operator), revision, state });
             }
             *at > time
         });
@@ -247,10 +279,10 @@ fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
         }
     }
     for (number, host) in hosts.iter().enumerate() {
-        assert_eq!(host.runs(), expected(&host.desired.1), "seed {seed}, host {number}");
+        check(&host.runs(), &host.desired);
         assert_eq!(host.processes.len(), host.runs().len(), "seed {seed}");
         assert!(host.orphans.is_empty());
-        for incident in &host.desired.1.incidents {
+        for incident in host.desired.iter().flat_map(|(_, state)| &state.incidents) {
             let of_it = host.incidents.iter().find(|one| one.id == incident.id);
             let phase = of_it.map(|one| one.phase);
             assert_eq!(phase, Some(IncidentPhase::Stored), "seed {seed}, host {number}");

@@ -1,5 +1,6 @@
-//! The source of an agent's desired state: a file, or the operators' commands on a bus.
+//! The source of an agent's desired states: a file, or the operators' commands on a bus.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use trawl_sys::{
     files::{create, text_file},
 };
 
-use super::{Command, Desired, Event, HostReport, Order, Record};
+use super::{Command, Desired, Event, HostReport, Order, Record, State};
 use crate::bus::agent::{self, Bus, Message, Request};
 use crate::bus::{self, Answers, Config, shown};
 
@@ -52,20 +53,22 @@ pub struct OnBus {
     put: Instant,
     last_state: Option<HostReport>,
     said: Option<String>,
-    /// The latest revision that was reported.
-    revision: u64,
-    /// The latest revision of an earlier agent.
-    earlier: u64,
+    /// The latest revision of each operator that was reported.
+    revisions: BTreeMap<String, u64>,
+    /// The latest revisions of an earlier agent.
+    earlier: BTreeMap<String, u64>,
+    /// Operators whose states, or their absence, are reported.
+    known: BTreeSet<String>,
     is_connected: bool,
     /// The last refused command.
     refused: Option<(Order, String)>,
-    revision_file: PathBuf,
+    revisions_file: PathBuf,
 }
 
-/// Returns the remembered revision; zero if the file is missing or damaged.
-fn remembered_revision(path: &Path) -> u64 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+/// Returns the remembered revisions; none if the file is missing or damaged.
+fn remembered_revisions(path: &Path) -> BTreeMap<String, u64> {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
 impl fmt::Display for Source {
@@ -74,7 +77,7 @@ impl fmt::Display for Source {
             Self::File { path, .. } => write!(f, "{}", path.display()),
             Self::Bus(bus) => {
                 let Config { name, url, .. } = &bus.config;
-                write!(f, "trawl.cmd.{name} at {}", shown(url))
+                write!(f, "trawl.cmd.*.{name} at {}", shown(url))
             }
         }
     }
@@ -85,12 +88,14 @@ impl Source {
         Self::File { path, last: None, revision: 0, read: None }
     }
 
-    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are
-    /// ignored from any sender.
-    pub fn bus(config: Config, answers: Answers, revision_file: PathBuf, wake: &Wake) -> Result<Self> {
+    /// Creates the source of the operators' desired states. The last revision of each is remembered in a file: older ones
+    /// are ignored.
+    pub fn bus(config: Config, answers: Answers, revisions_file: PathBuf, wake: &Wake) -> Result<Self> {
         let answers = Arc::new(answers);
         let bus = agent::start(config.clone(), Arc::clone(&answers), wake)?;
-        let earlier = remembered_revision(&revision_file);
+        let earlier = remembered_revisions(&revisions_file);
+        // The revisions before the remembered ones, so that the current states are reported again.
+        let before = earlier.iter().map(|(operator, revision)| (operator.clone(), revision.saturating_sub(1)));
         Ok(Self::Bus(Box::new(OnBus {
             config,
             answers,
@@ -100,12 +105,12 @@ impl Source {
             put: Instant::now(),
             last_state: None,
             said: None,
-            // The revision before the remembered one, so that the current state is reported again.
-            revision: earlier.saturating_sub(1),
+            revisions: before.collect(),
             earlier,
+            known: BTreeSet::new(),
             is_connected: false,
             refused: None,
-            revision_file,
+            revisions_file,
         })))
     }
 
@@ -130,7 +135,8 @@ impl Source {
                 }
                 *revision += 1;
                 *last = Some(text.clone());
-                vec![News::Event(event(*revision, text), None)]
+                let state = text.and_then(|text| Desired::parse(&text).map_err(|e| e.to_string()));
+                vec![News::Event(event(None, *revision, state.map(State::from)), None)]
             }
             Self::Bus(bus) => bus.news(),
         }
@@ -177,13 +183,12 @@ impl Source {
     }
 }
 
-fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
-    let parsed = text.and_then(|text| Desired::parse(&text).map_err(|e| e.to_string()));
-    match parsed {
-        Ok(desired) => Event::Desired { revision, desired },
+fn event(sender: Option<String>, revision: u64, state: std::result::Result<State, String>) -> Event {
+    match state {
+        Ok(state) => Event::Desired { sender, revision, state },
         Err(why) => {
             terminal::say(&format!("{why}; the agent follows the previous state"));
-            Event::Unreadable { revision, why }
+            Event::Unreadable { sender, revision, why }
         }
     }
 }
@@ -196,7 +201,12 @@ impl OnBus {
         for one in news {
             match one {
                 bus::News::Message(Message::State { operator, revision, value }) => {
-                    found.extend(self.follow(operator, revision, value));
+                    found.extend(self.follow(operator, revision, &value));
+                }
+                bus::News::Message(Message::Nothing { operator }) => {
+                    if self.known.insert(operator.clone()) {
+                        found.push(News::Event(Event::Nothing { operator }, None));
+                    }
                 }
                 bus::News::Message(Message::Asked { operator }) => {
                     let order = Order { operator: Some(operator), revision: None };
@@ -249,18 +259,27 @@ impl OnBus {
         Some(News::Command(order, command, Some(why)))
     }
 
-    /// Follows a desired state. It arrives repeatedly, in case it was missed: only a newer revision counts.
-    fn follow(&mut self, operator: String, revision: u64, value: String) -> Option<News> {
-        if revision <= self.revision {
+    /// Follows an operator's desired state. It arrives repeatedly, in case it was missed: only a newer revision counts.
+    fn follow(&mut self, operator: String, revision: u64, value: &str) -> Option<News> {
+        let last = self.revisions.get(&operator).copied();
+        if last.is_some_and(|last| revision <= last) {
             return None;
         }
-        self.revision = revision;
-        if let Err(error) = create::replace(&self.revision_file, revision.to_string().as_bytes()) {
-            let path = self.revision_file.display();
+        self.revisions.insert(operator.clone(), revision);
+        self.known.insert(operator.clone());
+        self.save_revisions();
+        let is_new = self.earlier.get(&operator).is_none_or(|earlier| revision > *earlier);
+        let order = Order { operator: Some(operator.clone()), revision: Some(revision) };
+        let state = State::parse(value).map_err(|e| e.to_string());
+        Some(News::Event(event(Some(operator), revision, state), Some(order).filter(|_| is_new)))
+    }
+
+    fn save_revisions(&mut self) {
+        let text = serde_json::to_vec(&self.revisions).unwrap_or_default();
+        if let Err(error) = create::replace(&self.revisions_file, &text) {
+            let path = self.revisions_file.display();
             self.say(format!("cannot write {path}: {error}"));
         }
-        let order = Order { operator: Some(operator), revision: Some(revision) };
-        Some(News::Event(event(revision, Ok(value)), Some(order).filter(|_| revision > self.earlier)))
     }
 
     fn put(&mut self) {

@@ -1,14 +1,15 @@
-//! The agent's side: it reads this host's desired state from one key, writes the host's state to another, answers the
-//! operators' questions for packets, and logs their commands. It needs five rights: to request its command, to subscribe
-//! to new ones and to questions, to put its state, and to add to its log.
+//! The agent's side: it reads this host's desired state of each operator, writes the host's state, answers the operators'
+//! questions for packets, and logs their commands. It needs five rights: to request its commands, to subscribe to new ones
+//! and to questions, to put its state, and to add to its log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::StatusCode;
 use async_nats::jetstream::{self, Context};
+use async_nats::{Client, StatusCode};
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, interval_at, timeout};
 use trawl_sys::events::Wake;
@@ -33,6 +34,8 @@ const LAST: Duration = Duration::from_millis(500);
 pub enum Message {
     /// A desired state that an operator signed.
     State { operator: String, revision: u64, value: String },
+    /// The server has no desired state of this operator.
+    Nothing { operator: String },
     /// The first question of an operator's session.
     Asked { operator: String },
     /// A desired state without a valid signature, and its sender and revision as far as they can be read.
@@ -57,23 +60,36 @@ pub fn start(config: Config, answers: Arc<Answers>, wake: &Wake) -> Result<Bus> 
 
 /// Passes on an operator's desired state. One without a valid signature is reported and otherwise ignored.
 fn pass_on(message: &async_nats::Message, config: &Config, news: &Reporter<Message>) {
-    if matches!(message.status, Some(status) if status != StatusCode::OK) {
-        return;
-    }
     let opened = Signed::open(&message.payload, &config.name, Some(&config.operators));
     news.send(News::Message(match opened {
-        Ok(signed) => {
-            let (revision, value) = (signed.revision, signed.desired.clone());
-            Message::State { operator: signed.into_operators().0, revision, value }
+        Ok(Signed { revision, signature, desired }) => {
+            Message::State { operator: signature.operator, revision, value: desired }
         }
         Err(why) => {
             let signed = Signed::open(&message.payload, &config.name, None).ok();
             let revision = signed.as_ref().map(|signed| signed.revision);
-            let operator = signed.map(|signed| signed.into_operators().0);
+            let operator = signed.map(|signed| signed.signature.operator);
             let why = format!("a desired state is ignored: {why}");
             Message::Ignored { operator, revision, why }
         }
     }));
+}
+
+/// Requests the desired state of each operator, in case one was missed. A failed request is repeated later.
+async fn request_states(client: &Client, config: &Config, news: &Reporter<Message>) {
+    let host = &config.name;
+    let ask = async |operator: &String| {
+        let question = format!("$JS.API.DIRECT.GET.{DESIRED_STREAM}.{DESIRED}{operator}.{host}");
+        let Ok(message) = client.request(question, "".into()).await else { return };
+        match message.status {
+            None | Some(StatusCode::OK) => pass_on(&message, config, news),
+            Some(StatusCode::NOT_FOUND) => {
+                news.send(News::Message(Message::Nothing { operator: operator.clone() }));
+            }
+            Some(_) => {}
+        }
+    };
+    join_all(config.operators.iter().map(ask)).await;
 }
 
 /// Answers a question; one that is not a new question of an operator is reported and refused.
@@ -136,12 +152,11 @@ async fn run(
     let host = &config.name;
     let connecting = config.connect(true, &news);
     let client = connecting.await?;
-    let question = format!("$JS.API.DIRECT.GET.{DESIRED_STREAM}.{DESIRED}{host}");
     let (state, log) = (format!("{STATE}{host}"), format!("{LOG}{host}"));
     let mut context = jetstream::new(client.clone());
     context.set_timeout(PATIENCE);
     let mut unlogged = Unlogged::default();
-    let subscribed = client.subscribe(format!("{COMMAND}{host}"));
+    let subscribed = client.subscribe(format!("{COMMAND}*.{host}"));
     let mut commands = subscribed.await.map_err(|e| e.to_string())?;
     let subscribed = client.subscribe(format!("{ASK}{host}"));
     let mut questions = subscribed.await.map_err(|e| e.to_string())?;
@@ -156,11 +171,8 @@ async fn run(
                 let bytes = answer(&question.payload, &answers, &config, &news);
                 let _ = client.publish(to, bytes.into()).await;
             },
-            // A failed request is repeated.
             _ = due.tick() => {
-                if let Ok(message) = client.request(question.clone(), "".into()).await {
-                    pass_on(&message, &config, &news);
-                }
+                request_states(&client, &config, &news).await;
                 unlogged.store(&context, &log).await;
             }
             request = requests.recv() => match request {

@@ -69,8 +69,12 @@ pub struct Reply {
     pub began: Option<String>,
 }
 
+/// Returns the reason why a key's owner may not ask.
+type Refuses = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// A host's side: answers each question of an operator once.
 pub struct Answers {
+    refuses: Refuses,
     answer: Answer,
     key: XKey,
     /// Questions from before this time are not answered, because an earlier agent may have answered them.
@@ -79,8 +83,17 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self { answer: Box::new(answer), key: XKey::new(), since_ns: clock::wall(), sessions: Mutex::default() }
+    pub fn new(
+        refuses: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            refuses: Box::new(refuses),
+            answer: Box::new(answer),
+            key: XKey::new(),
+            since_ns: clock::wall(),
+            sessions: Mutex::default(),
+        }
     }
 
     /// Returns the key by which operators know this host's answers.
@@ -100,6 +113,9 @@ impl Answers {
         let Asked { signature, key, number, time_ns, text } = &asked;
         let bytes = signed_bytes(&config.name, key, *number, *time_ns, text);
         signature.verify(&bytes, Some(&config.operators))?;
+        if let Some(why) = (self.refuses)(&signature.operator) {
+            return Err(why);
+        }
         let apart = now_ns.abs_diff(*time_ns);
         if apart > CLOCKS {
             let seconds = apart / 1_000_000_000;
@@ -252,7 +268,7 @@ mod tests {
         let operator = KeyPair::new_user();
         let config = Config { name: "alpha".to_owned(), operators: vec![operator.public_key()], ..Config::default() };
         let key = XKey::new();
-        let host = Answers::new(|question: &[u8]| [question, b"!"].concat());
+        let host = Answers::new(|_| None, |question: &[u8]| [question, b"!"].concat());
         let asked = |signer: &KeyPair, host: &str, number: u64| {
             let asked = Asked::new(signer, host, key.public_key(), number, "?").unwrap();
             serde_json::to_vec(&asked).unwrap()
@@ -265,19 +281,22 @@ mod tests {
         assert_eq!(key.open(&answer, &known).unwrap(), b"?!");
         assert!(XKey::new().open(&answer, &known).is_err());
         // Another host's answer to the same question.
-        let other = Answers::new(|_: &[u8]| b"forged".to_vec());
+        let other = Answers::new(|_| None, |_: &[u8]| b"forged".to_vec());
         let forged = other.reply(&asked(&operator, "alpha", 1), &config, clock::wall(), 0);
         assert!(key.open(&forged.unwrap().bytes, &known).is_err());
         assert!(reply(&asked(&operator, "beta", 3)).is_err());
         assert!(reply(&asked(&KeyPair::new_user(), "alpha", 3)).is_err());
         assert!(reply(b"{}").is_err());
+        let blind = Answers::new(|key| Some(format!("{key} may not look")), |_: &[u8]| Vec::new());
+        let refused = blind.reply(&asked(&operator, "alpha", 1), &config, clock::wall(), 0).unwrap_err();
+        assert!(refused.contains("may not look"), "{refused}");
     }
 
     #[test]
     fn repeated_and_old_questions_are_refused() {
         let operator = KeyPair::new_user();
         let config = Config { name: "alpha".to_owned(), operators: vec![operator.public_key()], ..Config::default() };
-        let host = Answers::new(|_: &[u8]| Vec::new());
+        let host = Answers::new(|_| None, |_: &[u8]| Vec::new());
         let key = XKey::new();
         let asked = |number: u64| {
             let asked = Asked::new(&operator, "alpha", key.public_key(), number, "?").unwrap();
@@ -295,7 +314,7 @@ mod tests {
             assert!(refused.contains("set both clocks"), "{refused}");
         }
         // The next agent does not know the sessions of the one before.
-        let next = Answers::new(|_: &[u8]| Vec::new());
+        let next = Answers::new(|_| None, |_: &[u8]| Vec::new());
         let refused = next.reply(&two, &config, clock::wall(), 0).unwrap_err();
         assert!(refused.contains("older than this agent"), "{refused}");
     }

@@ -1,6 +1,5 @@
 //! The connection to NATS: this side's identity, the trusted keys, and the names of the streams.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use super::{News, Reporter};
 use crate::tls;
 
 /// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end
-/// with the host; a desired state is republished as `trawl.cmd.HOST`.
+/// with the host, after the public key of the operator in the one of desired states, which are republished as
+/// `trawl.cmd.KEY.HOST`.
 pub const DESIRED_STREAM: &str = "KV_trawl";
 pub const DESIRED: &str = "$KV.trawl.cmd.";
 pub const STATE_STREAM: &str = "KV_trawl_state";
@@ -31,7 +31,7 @@ pub struct Config {
     pub url: String,
     /// Name of this side: a host, or the operator.
     pub name: String,
-    /// Public keys of the operators whose commands are followed.
+    /// Public keys of the operators whose commands a host follows.
     pub operators: Vec<String>,
     /// Contents of the credential files.
     pub nkey: Option<String>,
@@ -62,6 +62,11 @@ fn delay(attempts: usize, is_agent: bool) -> Duration {
     // Each hasher has random keys.
     let random = RandomState::new().build_hasher().finish();
     Duration::from_millis(most / 4 + random % (most * 3 / 4))
+}
+
+/// Returns true if a text is an operator's public key.
+pub fn is_key(text: &str) -> bool {
+    KeyPair::from_public_key(text).is_ok_and(|key| key.public_key() == text)
 }
 
 /// Checks a host name, which becomes a part of subjects.
@@ -166,21 +171,8 @@ pub struct Signed {
     /// Counted up by the operators rather than the server, which may restart from zero.
     pub revision: u64,
     #[serde(flatten)]
-    signature: Signature,
+    pub signature: Signature,
     pub desired: String,
-    /// Absent if all captures are the signer's, as in a state of trawl 0.9.0, which ignores the field.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    others: Option<OthersCaptures>,
-}
-
-/// The captures that other operators than the signer have requested.
-#[derive(Serialize, Deserialize)]
-struct OthersCaptures {
-    /// The operator's public key, by the capture's name.
-    captures: BTreeMap<String, String>,
-    /// The signer's signature of them.
-    #[serde(flatten)]
-    signature: Signature,
 }
 
 /// Extracts the private key from an NKey file or a credentials file.
@@ -191,22 +183,9 @@ pub fn key_in(text: &str) -> Result<KeyPair, String> {
 }
 
 impl Signed {
-    /// Signs a state; `others` has the operators of the captures that are not the signer's, by name.
-    pub fn new(
-        key: &KeyPair,
-        host: &str,
-        revision: u64,
-        desired: String,
-        others: BTreeMap<String, String>,
-    ) -> Result<Self, String> {
+    pub fn new(key: &KeyPair, host: &str, revision: u64, desired: String) -> Result<Self, String> {
         let signature = Signature::new(key, &signed_bytes(host, revision, &desired))?;
-        let others = if others.is_empty() {
-            None
-        } else {
-            let bytes = others_bytes(host, revision, &desired, &others)?;
-            Some(OthersCaptures { signature: Signature::new(key, &bytes)?, captures: others })
-        };
-        Ok(Self { revision, signature, desired, others })
+        Ok(Self { revision, signature, desired })
     }
 
     /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
@@ -215,31 +194,12 @@ impl Signed {
             serde_json::from_slice(bytes).map_err(|_| "it is not signed, or signed in the format of a newer trawl")?;
         let bytes = signed_bytes(host, signed.revision, &signed.desired);
         signed.signature.verify(&bytes, operators)?;
-        if let Some(others) = &signed.others {
-            let bytes = others_bytes(host, signed.revision, &signed.desired, &others.captures)?;
-            others.signature.verify(&bytes, Some(std::slice::from_ref(&signed.signature.operator)))?;
-        }
         Ok(signed)
-    }
-
-    /// Returns the signer, and the operators of the captures that are not the signer's, by name.
-    pub fn into_operators(self) -> (String, BTreeMap<String, String>) {
-        (self.signature.operator, self.others.map(|others| others.captures).unwrap_or_default())
     }
 }
 
 fn signed_bytes(host: &str, revision: u64, desired: &str) -> Vec<u8> {
     format!("trawl desired state\n{host}\n{revision}\n{desired}").into_bytes()
-}
-
-fn others_bytes(
-    host: &str,
-    revision: u64,
-    desired: &str,
-    others: &BTreeMap<String, String>,
-) -> Result<Vec<u8>, String> {
-    let others = serde_json::to_string(others).map_err(|e| e.to_string())?;
-    Ok(format!("trawl operators of captures\n{host}\n{revision}\n{others}\n{desired}").into_bytes())
 }
 
 fn digits(text: &str) -> Option<Vec<u8>> {
@@ -271,8 +231,7 @@ mod tests {
     #[test]
     fn only_commands_an_operator_signed_for_the_host_are_opened() {
         let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
-        let others = BTreeMap::from([("dns".to_owned(), other.public_key())]);
-        let signed = Signed::new(&key, "alpha", 7, "{}".to_owned(), others).expect("signed");
+        let signed = Signed::new(&key, "alpha", 7, "{}".to_owned()).expect("signed");
         let text = serde_json::to_string(&signed).expect("JSON");
         let operators = [key.public_key()];
         let open = |text: &str, host: &str, operators: &[String]| {
@@ -286,24 +245,11 @@ mod tests {
             (text.clone(), "alpha", &[other.public_key()]),
             (text.clone(), "alpha", &[]),
             (text.replace(&signed.signature.signature, "0"), "alpha", &operators),
-            (text.replace("\"dns\"", "\"ntp\""), "alpha", &operators),
             ("{\"captures\": []}".to_owned(), "alpha", &operators),
             ("{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(), "alpha", &operators),
             (String::new(), "alpha", &operators),
         ] {
             assert!(open(&text, host, operators).is_err(), "{text} for {host}");
-        }
-    }
-
-    #[test]
-    fn captures_without_an_operator_are_the_signers() {
-        let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
-        for others in [BTreeMap::new(), BTreeMap::from([("dns".to_owned(), other.public_key())])] {
-            let signed = Signed::new(&key, "alpha", 7, "{}".to_owned(), others.clone()).expect("signed");
-            let text = serde_json::to_string(&signed).expect("JSON");
-            assert_eq!(text.contains("captures"), !others.is_empty(), "{text}");
-            let read = Signed::open(text.as_bytes(), "alpha", None).expect("a state");
-            assert_eq!(read.into_operators(), (key.public_key(), others));
         }
     }
 

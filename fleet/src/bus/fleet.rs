@@ -1,7 +1,6 @@
-//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by
-//! compare-and-swap on the server's numbers, so that two operators do not undo each other's changes.
+//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes its own states by
+//! compare-and-swap on the server's numbers, so that two commands of one operator do not undo each other's changes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 use trawl_sys::events::Wake;
 use trawl_sys::{Result, clock};
 
-use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed};
+use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed, is_key};
 use super::{Config, News, Reporter, log};
 
 /// Time without a message after which the existing states have been listed, and time for all of them. The server may count
@@ -32,57 +31,32 @@ type Done<T> = std::result::Result<T, String>;
 /// Maximum length of a state, as in the agent, which ignores longer ones.
 const VALUE_MOST: i32 = 1 << 20;
 
-/// A host's desired state, written only if this is still its latest number (0: none exists).
+/// This operator's desired state of a host, written only if this is still its latest number (0: none exists).
 #[derive(Clone, Debug)]
 pub struct Put {
     pub host: String,
     pub number: u64,
     pub revision: u64,
     pub value: String,
-    /// Operators of the captures that are not the signer's, by name.
-    pub others: BTreeMap<String, String>,
 }
 
-/// A desired state: its numbers given by the server and by the operator, and the reason if it is ignored.
-#[derive(Clone, Debug, Default)]
+/// An operator's desired state of a host: its numbers given by the server and by the operator, and the reason if it is
+/// ignored.
+#[derive(Clone, Debug)]
 pub struct Entry {
-    /// The server's count of changes, by which operators notice each other's; 0 if none exists yet.
+    /// The server's count of changes, by which commands notice each other's.
     pub number: u64,
     pub revision: u64,
-    pub value: String,
-    pub refused: Option<String>,
-    /// The operator who signed it; empty if none did.
-    pub signer: String,
-    /// Operators of the captures that are not the signer's, by name.
-    pub others: BTreeMap<String, String>,
+    pub value: Done<String>,
 }
 
 impl Entry {
-    /// Reads a host's desired state. A state of an unknown operator is refused, but shows whose captures it has.
-    fn read(number: u64, bytes: &[u8], host: &str, operators: Option<&[String]>) -> Self {
-        let (signed, refused) = match Signed::open(bytes, host, operators) {
-            Ok(signed) => (Some(signed), None),
-            Err(why) => (Signed::open(bytes, host, None).ok(), Some(why)),
-        };
-        let Some(signed) = signed else {
-            return Self { number, refused, ..Self::default() };
-        };
-        // Nobody vouches for the number of an unknown operator, which may be the highest of all.
-        let revision = if refused.is_none() { signed.revision } else { 0 };
-        let value = signed.desired.clone();
-        let (signer, others) = signed.into_operators();
-        Self { number, revision, value, refused, signer, others }
-    }
-
-    /// Returns the operators whom it names.
-    pub fn operators(&self) -> impl Iterator<Item = &str> {
-        let signer = Some(self.signer.as_str()).filter(|signer| !signer.is_empty());
-        signer.into_iter().chain(self.others.values().map(String::as_str))
-    }
-
-    /// Returns the operator who requested a capture.
-    pub fn operator_of(&self, capture: &str) -> &str {
-        self.others.get(capture).unwrap_or(&self.signer)
+    /// Reads a state, which its operator must have signed.
+    fn read(number: u64, bytes: &[u8], host: &str, operator: &str) -> Self {
+        match Signed::open(bytes, host, Some(&[operator.to_owned()])) {
+            Ok(signed) => Self { number, revision: signed.revision, value: Ok(signed.desired) },
+            Err(why) => Self { number, revision: 0, value: Err(why) },
+        }
     }
 }
 
@@ -90,6 +64,7 @@ impl Entry {
 pub enum Answer {
     Desired {
         host: String,
+        operator: String,
         entry: Entry,
     },
     /// The state that a host reports.
@@ -189,7 +164,7 @@ async fn watch(context: &Context, config: stream::Config) -> Done<Watched> {
     Ok(Watched { messages: consumer.messages().await.map_err(|e| fail(&e))?, waiting, lead_ns })
 }
 
-fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Option<Answer> {
+fn answer(message: &Message, lead_ns: i128) -> Option<Answer> {
     let info = message.info().ok()?;
     let number = info.stream_sequence;
     if let Some(host) = message.subject.strip_prefix(STATE) {
@@ -199,23 +174,24 @@ fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Opt
             heard_ns: i64::try_from(info.published.unix_timestamp_nanos() - lead_ns).unwrap_or(0),
         });
     }
-    let host = message.subject.strip_prefix(DESIRED)?.to_owned();
-    let entry = Entry::read(number, &message.payload, &host, operators);
-    Some(Answer::Desired { host, entry })
+    let (operator, host) = message.subject.strip_prefix(DESIRED)?.split_once('.').filter(|(key, _)| is_key(key))?;
+    let entry = Entry::read(number, &message.payload, host, operator);
+    Some(Answer::Desired { host: host.to_owned(), operator: operator.to_owned(), entry })
 }
 
 async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
-    let Put { host, number, revision, value, others } = put;
+    let Put { host, number, revision, value } = put;
     let stored = async {
         let fail = |e: &dyn std::fmt::Display| Err(e.to_string());
-        let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value, others)?;
+        let key = key.as_ref().map_err(Clone::clone)?;
+        let signed = Signed::new(key, &host, revision, value)?;
         let text = match serde_json::to_vec(&signed) {
             Ok(text) => text,
             Err(error) => return fail(&error),
         };
         let mut headers = HeaderMap::new();
         headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, number.to_string());
-        let subject = format!("{DESIRED}{host}");
+        let subject = format!("{DESIRED}{}.{host}", key.public_key());
         let sent = context.publish_with_headers(subject, headers, text.into()).await;
         let acknowledged = match sent {
             Ok(sent) => sent.await,
@@ -234,11 +210,9 @@ async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
     }
 }
 
-async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporter<Answer>) -> Done<()> {
-    // A command that only reads needs no key; without one, every signer is accepted.
+async fn run(config: Config, mut puts: UnboundedReceiver<Put>, news: Reporter<Answer>) -> Done<()> {
+    // A command that only reads needs no key.
     let key = config.key();
-    config.operators.extend(key.iter().map(KeyPair::public_key));
-    let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());
     let mut context = async_nats::jetstream::new(config.connect(false, &news).await?);
     context.set_timeout(Duration::from_secs(5));
     let [desired, states] = streams(config.replicas);
@@ -266,7 +240,7 @@ async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporte
             () = tokio::time::sleep_until(quiet_at), if !is_listed => unlisted.clear(),
             message = all.next() => {
                 let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
-                if let Some(answer) = answer(&message, operators, lead_ns) {
+                if let Some(answer) = answer(&message, lead_ns) {
                     news.send(News::Message(answer));
                 }
                 // The first messages cannot be counted: a newer report replaces one that has not been delivered.

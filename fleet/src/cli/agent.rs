@@ -24,9 +24,9 @@ use super::bus::BusArgs;
 use super::health::{Facts, Health, refusals};
 use crate::agent::{
     Action, Command, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, News, Now, Order, Place,
-    Policy, Push, Record, Refused, Running, Source, remove_unfinished,
+    Policy, Push, Record, Refused, Role, Running, Source, remove_unfinished,
 };
-use crate::bus::{Answers, shown};
+use crate::bus::{Answers, Config, is_key, shown};
 use trawl_store::chunks::on_hosts;
 
 /// Runs the desired captures of this host: starts each once, and stops it when it is no longer desired
@@ -35,14 +35,16 @@ use trawl_store::chunks::on_hosts;
 /// with *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by
 /// "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes, max_spool_bytes, max_snaplen, index
 /// (false: chunks are not indexed here) and process (a list of permitted data about processes: plain, full, comment).
-/// With --nats, operators (a list of public keys) names the operators whose commands are followed. Captures end with
-/// the agent, and continue without a connection to the bus.
+/// With --nats, operators (a list of public keys) names the operators whose commands are followed, with all rights. Each
+/// [[operator]] is one with some: key, name (for messages), roles (of look: to ask for packets that stay here, trigger:
+/// incidents, start: to start and end captures) and captures (the names for its captures, with *). Captures end with the
+/// agent, and continue without a connection to the bus.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
     #[arg(long, value_name = "FILE", required_unless_present = "nats")]
     state: Option<PathBuf>,
-    /// Follow trawl.cmd.HOST at this NATS server, or several (URL,URL), and keep the state at $KV.trawl.state.HOST
+    /// Follow trawl.cmd.*.HOST at this NATS server, or several (URL,URL), and keep the state at $KV.trawl.state.HOST
     #[arg(long, value_name = "URL", conflicts_with = "state", requires = "policy")]
     nats: Option<String>,
     #[command(flatten)]
@@ -93,16 +95,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let source = match (&args.state, &args.nats) {
         (Some(path), _) => Source::file(path.clone()),
         (None, Some(url)) => {
-            if policy.operators.is_empty() {
-                let what = format!("cannot follow {}", shown(url));
-                let why = "the policy names no operators";
-                return Err(Error::usage(what, why)
-                    .fix("operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows"));
-            }
-            let config = args.bus.config(url, &host, &policy.operators)?;
+            let operators = operators_of(&policy, url)?;
+            let config = Config { operators, ..args.bus.config(url, &host)? };
             let spool = args.spool.clone();
-            let answers = Answers::new(move |question: &[u8]| on_hosts::answer(&spool, question));
-            Source::bus(config, answers, args.memory.join("revision"), &wake)?
+            let rights = policy.clone();
+            let answers = Answers::new(
+                move |operator| rights.refuses_role(Some(operator), Role::Look).map(|refusal| refusal.to_string()),
+                move |question| on_hosts::answer(&spool, question),
+            );
+            Source::bus(config, answers, args.memory.join("revisions.json"), &wake)?
         }
         (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),
     };
@@ -113,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let remembered = read_remembered(&memory, &boot);
     remove_unfinished(&args.spool);
     let mut agent = Agent {
-        machine: Machine::new(policy, remembered.clone(), remembered_incidents.clone()),
+        machine: Machine::new(policy, args.state.is_some(), remembered.clone(), remembered_incidents.clone()),
         source,
         place: Place { host, directory: args.memory, spool: args.spool },
         running: Vec::new(),
@@ -155,6 +156,22 @@ pub fn run(args: Args) -> Result<ExitCode> {
     agent.save_memory()?;
     agent.source.end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the public keys of the operators whom a policy names.
+fn operators_of(policy: &Policy, url: &str) -> Result<Vec<String>> {
+    let wrong = |why: String| {
+        let fix = "operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows";
+        Error::usage(format!("cannot follow {}", shown(url)), why).fix(fix)
+    };
+    let operators: Vec<String> = policy.operators().map(str::to_owned).collect();
+    if operators.is_empty() {
+        return Err(wrong("the policy names no operators".to_owned()));
+    }
+    match operators.iter().find(|key| !is_key(key)) {
+        Some(key) => Err(wrong(format!("'{key}' in the policy is no public key of an operator"))),
+        None => Ok(operators),
+    }
 }
 
 /// A `trawl serve` that ends with the agent, and is restarted if it ends earlier.
@@ -304,14 +321,14 @@ impl Agent {
             News::Command(order, command, refused) => self.log(order, command, refused),
             News::Event(event, None) => self.step(event),
             News::Event(event, Some(order)) => {
-                let (commands, why) = match &event {
-                    Event::Desired { desired, .. } => (self.machine.commands(desired), None),
-                    Event::Unreadable { why, .. } => (vec![Command::Unknown], Some(why.clone())),
-                    _ => (Vec::new(), None),
+                let commands = match &event {
+                    Event::Desired { sender, state, .. } => self.machine.commands(sender, state),
+                    Event::Unreadable { why, .. } => vec![(Command::Unknown, Some(why.clone()))],
+                    _ => Vec::new(),
                 };
                 self.step(event);
-                for command in commands {
-                    let refused = why.clone().or_else(|| self.machine.refuses(&command));
+                for (command, refused) in commands {
+                    let refused = refused.or_else(|| self.machine.refuses(&order.operator, &command));
                     self.log(order.clone(), command, refused);
                 }
             }

@@ -51,12 +51,12 @@ impl BusArgs {
     }
 
     /// Reads the credential files.
-    pub fn config(&self, url: &str, name: &str, operators: &[String]) -> Result<Config> {
+    pub fn config(&self, url: &str, name: &str) -> Result<Config> {
         check_name(name)?;
         Ok(Config {
             url: url.to_owned(),
             name: name.to_owned(),
-            operators: operators.to_vec(),
+            operators: Vec::new(),
             nkey: contents(self.nkey.as_deref())?,
             credentials: contents(self.creds.as_deref())?,
             tls_certificate: contents(self.tls_cert.as_deref())?,

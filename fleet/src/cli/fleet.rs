@@ -1,10 +1,10 @@
 //! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
 mod demo;
+mod draft;
 mod init;
 mod log;
 mod operator;
-mod owners;
 mod server;
 mod trigger;
 
@@ -25,7 +25,7 @@ use trawl_sys::{Error, Result, files::create, units};
 
 use super::agent;
 use super::bus::BusArgs;
-use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Selector};
+use crate::agent::{Capture, CaptureReport, HostReport, IncidentReport, Labels, Phase, Request, Selector, State};
 use crate::bus::{Config, OPERATOR, check_name};
 use operator::Operator;
 
@@ -63,9 +63,6 @@ struct ServerArgs {
     replicas: u8,
     #[command(flatten)]
     bus: BusArgs,
-    /// The public key of another operator, whose captures are kept; may be given several times
-    #[arg(long = "operator", value_name = "KEY")]
-    operators: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -210,7 +207,7 @@ fn detail(text: &str) -> std::result::Result<ProcessDetail, String> {
 
 impl ServerArgs {
     fn open(&self, wake: &Wake) -> Result<Operator> {
-        let config = self.bus.config(&self.nats, OPERATOR, &self.operators)?;
+        let config = self.bus.config(&self.nats, OPERATOR)?;
         Operator::open(Config { replicas: self.replicas.into(), ..config }, wake)
     }
 
@@ -251,7 +248,7 @@ fn key(args: &Key) -> Result<ExitCode> {
             key.public_key()
         }
         None => {
-            let config = args.bus.config("", OPERATOR, &[])?;
+            let config = args.bus.config("", OPERATOR)?;
             let missing = config.nkey.is_none() && config.credentials.is_none();
             let key = config.key().map_err(|why| {
                 let error = Error::failed("cannot show a public key", why);
@@ -322,14 +319,11 @@ fn start(args: &Start) -> Result<ExitCode> {
         cgroup: args.cgroup.clone(),
     };
     // The state is checked here, so that none is sent that agents would refuse.
-    let alone = Desired { captures: vec![capture.clone()], ..Desired::default() };
-    alone.check_form()?;
+    let alone = Request { requested: 0, capture: capture.clone() };
+    State { captures: vec![alone], ..State::default() }.check_form()?;
     let mut operator = args.server.open_replacing(&args.replace)?;
     let hosts = selected(&mut operator, &args.selector, true)?;
-    let mut changes = change(&mut operator, &hosts, |desired| {
-        desired.captures.retain(|one| one.name != capture.name);
-        desired.captures.push(capture.clone());
-    })?;
+    let mut changes = change(&mut operator, &hosts, &|_, draft| draft.start(&capture))?;
     operator.await_start(&mut changes, &capture.name, args.wait)?;
     report(&args.server, operator, changes)
 }
@@ -337,10 +331,7 @@ fn start(args: &Start) -> Result<ExitCode> {
 fn stop(args: &Stop) -> Result<ExitCode> {
     let mut operator = args.server.open_replacing(&args.replace)?;
     let hosts = selected(&mut operator, &args.selector, false)?;
-    let changes = change(&mut operator, &hosts, |desired| {
-        let is_meant = |one: &Capture| args.name.as_ref().is_none_or(|name| *name == one.name);
-        desired.captures.retain(|one| !is_meant(one));
-    })?;
+    let changes = change(&mut operator, &hosts, &|_, draft| draft.stop(args.name.as_deref()))?;
     report(&args.server, operator, changes)
 }
 
@@ -369,11 +360,8 @@ fn selected(operator: &mut Operator, selector: &str, is_start: bool) -> Result<V
 }
 
 /// Changes the desired states of hosts.
-fn change(operator: &mut Operator, hosts: &[String], change: impl Fn(&mut Desired)) -> Result<Vec<Change>> {
-    let changed = operator.change(hosts, &|_, desired| {
-        change(desired);
-        Ok(())
-    })?;
+fn change(operator: &mut Operator, hosts: &[String], change: &operator::Alter<'_>) -> Result<Vec<Change>> {
+    let changed = operator.change(hosts, change)?;
     Ok(changed.into_iter().map(|(host, put)| Change::new(host, put)).collect())
 }
 
@@ -464,11 +452,14 @@ impl Fleet {
 struct Host {
     pub host: String,
     pub labels: Labels,
-    /// Revision of the desired state; 0 if no operator ever set one.
+    /// Revision of the desired state, the latest of all operators; 0 if none ever set one.
     pub revision: u64,
     /// Public key of the operator of each desired capture, by name.
     pub operators: BTreeMap<String, String>,
-    /// True if the host's last state belongs to this revision.
+    /// The revision that the host has of an operator's state, and the one that it does not follow yet.
+    #[serde(skip)]
+    pub behind: Option<(u64, u64)>,
+    /// True if the host's last state follows all operators' revisions.
     pub follows: bool,
     /// Error in the desired state.
     pub error: Option<String>,
@@ -507,12 +498,12 @@ fn describe_state(host: &Host) -> String {
     match (&host.state, &host.error) {
         (_, Some(error)) => error.clone(),
         (None, None) => "no agent has reported".to_owned(),
-        (Some(state), None) => match (&state.error, host.follows) {
+        (Some(state), None) => match (&state.error, host.behind) {
             (Some(error), _) => error.clone(),
             _ if state.stopping => "the agent has ended".to_owned(),
             _ if host.silent => not_heard(host.age_ns),
-            (None, false) => format!("has applied revision {}, not yet {}", state.revision, host.revision),
-            (None, true) => String::new(),
+            (None, Some((has, wanted))) => format!("has applied revision {has}, not yet {wanted}"),
+            (None, None) => String::new(),
         },
     }
 }

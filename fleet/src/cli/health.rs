@@ -13,7 +13,7 @@ use trawl_front::{prometheus, terminal};
 use trawl_spool::figures::Figures;
 use trawl_sys::{Error, Result, clock};
 
-use crate::agent::{CaptureReport, HostReport, Phase};
+use crate::agent::{CaptureReport, HostReport, Phase, Refusal};
 
 /// Longest head of a request.
 const HEAD: usize = 8 << 10;
@@ -95,7 +95,8 @@ fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// Returns the first reason why a desired capture does not run.
+/// Returns the first reason why a desired capture does not run. A command that its operator may not give counts for
+/// nothing.
 fn unready(report: &HostReport) -> Option<String> {
     if let Some(error) = &report.error {
         return Some(error.clone());
@@ -103,9 +104,9 @@ fn unready(report: &HostReport) -> Option<String> {
     if report.stopping {
         return Some("the agent is ending".to_owned());
     }
-    let captures = report.captures.iter();
-    let mut others = captures.filter(|one| !matches!(one.phase, Phase::Running | Phase::Finished));
-    others.next().map(described)
+    let runs = |one: &CaptureReport| matches!(one.phase, Phase::Running | Phase::Finished);
+    let counts = |one: &CaptureReport| !one.refused.as_ref().is_some_and(Refusal::is_of_operator);
+    report.captures.iter().find(|one| !runs(one) && counts(one)).map(described)
 }
 
 /// Returns the phase of a capture and its reason as a sentence.
@@ -129,16 +130,16 @@ mod tests {
 
     #[test]
     fn agent_is_ready_while_it_does_as_desired() {
-        let mut machine = Machine::new(Policy::default(), Vec::new(), Vec::new());
+        let mut machine = Machine::new(Policy::default(), true, Vec::new(), Vec::new());
         let why = |machine: &Machine| unready(&machine.report("host", "0", Now::default()));
         assert_eq!(why(&machine), None);
         let text = "[[capture]]\nname = \"a\"\ninterfaces = [\"eth0\"]\nstore = \"s\"";
         let desired = crate::agent::Desired::parse(text).unwrap();
-        machine.step(Now::default(), Event::Desired { revision: 1, desired });
+        machine.step(Now::default(), Event::Desired { sender: None, revision: 1, state: desired.into() });
         assert_eq!(why(&machine).as_deref(), Some("the capture 'a' is starting"));
         machine.step(Now::default(), Event::Ready { run: 1 });
         assert_eq!(why(&machine), None);
-        let unreadable = Event::Unreadable { revision: 2, why: "no TOML".to_owned() };
+        let unreadable = Event::Unreadable { sender: None, revision: 2, why: "no TOML".to_owned() };
         machine.step(Now::default(), unreadable);
         assert_eq!(why(&machine).as_deref(), Some("no TOML"));
     }
@@ -146,10 +147,10 @@ mod tests {
     #[test]
     fn refusal_has_its_reason() {
         let policy = Policy::parse("max_duration_seconds = 60").unwrap();
-        let mut machine = Machine::new(policy, Vec::new(), Vec::new());
+        let mut machine = Machine::new(policy, true, Vec::new(), Vec::new());
         let text = "[[capture]]\nname = \"a\"\ninterfaces = [\"eth0\"]\nstore = \"s\"";
         let desired = crate::agent::Desired::parse(text).unwrap();
-        machine.step(Now::default(), Event::Desired { revision: 1, desired });
+        machine.step(Now::default(), Event::Desired { sender: None, revision: 1, state: desired.into() });
         let report = machine.report("host", "0", Now::default());
         let why = "the capture 'a' is refused: policy: duration_seconds is missing, at most 60";
         assert_eq!(refusals(&report), [why]);

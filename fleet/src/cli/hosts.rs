@@ -67,7 +67,7 @@ impl HostsArgs {
                 }))
             }
             Some(url) if url.contains("://") => {
-                let config = self.bus.config(url, "operator", &[])?;
+                let config = self.bus.config(url, "operator")?;
                 Some(Box::new(ByBus(Asker::open(&config)?)))
             }
             Some(other) => {

@@ -1,4 +1,5 @@
-//! Users of the embedded bus: operators, who may do all, and hosts, each with rights to its own subjects alone.
+//! Users of the embedded bus: operators, who may do all but write other operators' desired states, and hosts, each with
+//! rights to its own subjects alone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -26,7 +27,8 @@ pub struct Users {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
-    Operator,
+    /// An operator, by the public key.
+    Operator(String),
     Host(String),
 }
 
@@ -61,7 +63,7 @@ impl Users {
     pub fn authenticate(&self, key: &str, nonce: &str, signature: &str) -> Option<User> {
         let user = match self.hosts.get(key) {
             Some(host) => User::Host(host.clone()),
-            None if self.operators.contains(key) => User::Operator,
+            None if self.operators.contains(key) => User::Operator(key.to_owned()),
             None => return None,
         };
         let signature = data_encoding::BASE64URL_NOPAD.decode(signature.trim_end_matches('=').as_bytes()).ok()?;
@@ -73,10 +75,13 @@ impl Users {
 impl User {
     pub fn may_publish(&self, subject: &str) -> bool {
         match self {
-            Self::Operator => true,
+            Self::Operator(key) => {
+                subject.strip_prefix(DESIRED).is_none_or(|rest| rest.split('.').next() == Some(key.as_str()))
+            }
             Self::Host(host) => {
                 let question = format!("$JS.API.DIRECT.GET.{DESIRED_STREAM}.{DESIRED}");
-                [question.as_str(), STATE, LOG].iter().any(|start| is_of(host, start, subject))
+                is_of_any_operator(host, &question, subject)
+                    || [STATE, LOG].iter().any(|start| is_of(host, start, subject))
             }
         }
     }
@@ -84,12 +89,12 @@ impl User {
     /// Returns true if the user may see messages of a subject, which may have wildcards.
     pub fn may_subscribe(&self, subject: &str) -> bool {
         match self {
-            Self::Operator => true,
+            Self::Operator(_) => true,
             Self::Host(host) => {
                 // Exactly two tokens: `_INBOX_a.>` would cover the inbox of a host a.b.
                 let inbox = subject.strip_prefix(&format!("_INBOX_{host}."));
                 let is_inbox = inbox.is_some_and(|rest| !rest.contains('>') && rest.split('.').count() == 2);
-                is_inbox || [COMMAND, ASK].iter().any(|start| is_of(host, start, subject))
+                is_inbox || is_of(host, ASK, subject) || is_of_any_operator(host, COMMAND, subject)
             }
         }
     }
@@ -99,6 +104,11 @@ fn is_of(host: &str, start: &str, subject: &str) -> bool {
     subject.strip_prefix(start) == Some(host)
 }
 
+/// Returns true if a subject is a start, an operator's public key or `*`, and the host.
+fn is_of_any_operator(host: &str, start: &str, subject: &str) -> bool {
+    subject.strip_prefix(start).and_then(|rest| rest.split_once('.')).is_some_and(|(_, of)| of == host)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,23 +116,52 @@ mod tests {
     #[test]
     fn host_has_rights_to_its_own_subjects_alone() {
         let host = User::Host("a".to_owned());
-        for subject in ["$KV.trawl.state.a", "trawl.log.a", "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a"] {
+        for subject in ["$KV.trawl.state.a", "trawl.log.a", "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.U1.a"] {
             assert!(host.may_publish(subject), "{subject}");
         }
         for subject in [
             "$KV.trawl.state.b",
             "$KV.trawl.state.a.b",
-            "$KV.trawl.cmd.a",
-            "trawl.cmd.a",
+            "$KV.trawl.cmd.U1.a",
+            "trawl.cmd.U1.a",
+            "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.U1.b",
+            "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.U1.a.b",
+            "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a",
             "$JS.API.STREAM.INFO.KV_trawl",
         ] {
             assert!(!host.may_publish(subject), "{subject}");
         }
-        for subject in ["trawl.cmd.a", "trawl.ask.a", "_INBOX_a.x.*", "_INBOX_a.x.1"] {
+        for subject in ["trawl.cmd.*.a", "trawl.cmd.U1.a", "trawl.ask.a", "_INBOX_a.x.*", "_INBOX_a.x.1"] {
             assert!(host.may_subscribe(subject), "{subject}");
         }
-        for subject in ["trawl.cmd.b", "trawl.cmd.*", "trawl.>", ">", "_INBOX_a.>", "_INBOX_a.b.x.*", "_INBOX_b.x.*"] {
+        for subject in [
+            "trawl.cmd.*.b",
+            "trawl.cmd.*",
+            "trawl.cmd.*.*",
+            "trawl.cmd.a",
+            "trawl.cmd.>",
+            "trawl.>",
+            ">",
+            "_INBOX_a.>",
+            "_INBOX_a.b.x.*",
+            "_INBOX_b.x.*",
+        ] {
             assert!(!host.may_subscribe(subject), "{subject}");
+        }
+    }
+
+    #[test]
+    fn operator_writes_its_own_states_alone() {
+        let operator = User::Operator("U1".to_owned());
+        for (subject, may) in [
+            ("$KV.trawl.cmd.U1.a", true),
+            ("$KV.trawl.cmd.U1.a.b", true),
+            ("$KV.trawl.cmd.U2.a", false),
+            ("$KV.trawl.cmd.a", false),
+            ("trawl.ask.a", true),
+            ("$JS.API.STREAM.INFO.KV_trawl", true),
+        ] {
+            assert_eq!(operator.may_publish(subject), may, "{subject}");
         }
     }
 
@@ -137,7 +176,7 @@ mod tests {
             data_encoding::BASE64URL_NOPAD.encode(&key.sign(nonce.as_bytes()).expect("a signature"))
         };
         let known = |key: &KeyPair, nonce: &str| users.authenticate(&key.public_key(), "nonce", &sign(key, nonce));
-        assert_eq!(known(&operator, "nonce"), Some(User::Operator));
+        assert_eq!(known(&operator, "nonce"), Some(User::Operator(operator.public_key())));
         assert_eq!(known(&host, "nonce"), Some(User::Host("a.b".to_owned())));
         assert_eq!(known(&host, "another"), None);
         assert_eq!(known(&other, "nonce"), None);

@@ -48,8 +48,8 @@ fn accounts(operator: &User, hosts: &[User]) -> String {
         let (name, key) = (&host.name, host.public_key());
         format!(
             "      {{ nkey: {key}, permissions: {{\n          \
-             publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{name}\", \"$KV.trawl.state.{name}\", \"trawl.log.{name}\"],\n          \
-             subscribe: [\"trawl.cmd.{name}\", \"trawl.ask.{name}\", \"_INBOX_{name}.*.*\"], allow_responses: true }} }}\n"
+             publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.*.{name}\", \"$KV.trawl.state.{name}\", \"trawl.log.{name}\"],\n          \
+             subscribe: [\"trawl.cmd.*.{name}\", \"trawl.ask.{name}\", \"_INBOX_{name}.*.*\"], allow_responses: true }} }}\n"
         )
     };
     let users: String = hosts.iter().map(of_host).collect();

@@ -400,13 +400,18 @@ impl Nats {
 
     /// Starts an agent with these limits in its policy.
     fn agent_within(&self, lab: &Lab, host: &str, key: &str, limits: &str) -> Running {
+        let operators = format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS]);
+        self.agent_by(lab, host, key, &format!("{operators}\n{limits}\n"))
+    }
+
+    /// Starts an agent with this policy, to which its label is added.
+    fn agent_by(&self, lab: &Lab, host: &str, key: &str, rules: &str) -> Running {
         let (spool, memory, policy) = (
             lab.file(&format!("spool-{host}")),
             lab.file(&format!("memory-{host}")),
             lab.file(&format!("policy-{host}")),
         );
-        let operators = format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS]);
-        let text = format!("{operators}\n{limits}\n[labels]\nrole = \"{host}\"");
+        let text = format!("{rules}[labels]\nrole = \"{host}\"");
         fs::write(&policy, text).expect("a file");
         let place = self.place(key);
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -564,8 +569,9 @@ fn refuses_subjects_of_another(up: Up) {
     let Some(lab) = Lab::open() else { return };
     let Some(nats) = up(&lab) else { return };
     let impostor = nats.agent(&lab, "beta", "alpha");
-    impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.beta\"");
-    impostor.wait_said("Permissions Violation for Publish to \"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.beta\"");
+    impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.*.beta\"");
+    let question = format!("$JS.API.DIRECT.GET.KV_trawl.{}", desired("beta"));
+    impostor.wait_said(&format!("Permissions Violation for Publish to \"{question}\""));
     impostor.signal(Signal::TERM);
     impostor.wait();
     // The server rejects an unknown key as well as a connection without a certificate.
@@ -614,6 +620,11 @@ impl Attacker {
     }
 }
 
+/// Returns the subject of the operator's desired state of a host.
+fn desired(host: &str) -> String {
+    format!("$KV.trawl.cmd.{}.{host}", OPERATOR[1])
+}
+
 /// Returns the revision of a host's desired state, as shown by `fleet status`.
 fn revision_of(nats: &Nats, host: &str) -> u64 {
     let status = nats.status(host);
@@ -637,7 +648,7 @@ fn host_cannot_command_another() {
         .replace(&format!("nkey: {}", BETA[1]), &login("beta"));
     let user = |host: &str| {
         let rights = format!(
-            "publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{host}\", \"$KV.trawl.state.{host}\"], subscribe: [\"trawl.cmd.{host}\", \"_INBOX_{host}.>\"]"
+            "publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.*.{host}\", \"$KV.trawl.state.{host}\"], subscribe: [\"trawl.cmd.*.{host}\", \"_INBOX_{host}.>\"]"
         );
         format!("{{ {}, permissions: {{ {rights} }} }}", login(host))
     };
@@ -659,13 +670,14 @@ fn host_cannot_command_another() {
         let header = "NATS/1.0\r\nNats-Rollup: all\r\n\r\n";
         let rollup = format!("HPUB {state} {0} {0}\r\n{header}\r\n", header.len());
         assert_eq!(attacker.send(&rollup), "+OK");
-        let question = "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.alpha";
-        for subject in [question, state] {
-            for reply in ["trawl.cmd.beta", "$KV.trawl.cmd.beta", "$KV.trawl.state.beta"] {
+        let question = format!("$JS.API.DIRECT.GET.KV_trawl.{}", desired("alpha"));
+        let of_beta = desired("beta");
+        for subject in [&question, state] {
+            for reply in [&of_beta["$KV.".len()..], &of_beta, "$KV.trawl.state.beta"] {
                 assert_eq!(attacker.publish(subject, reply, ""), "+OK");
             }
         }
-        let forged = attacker.publish("$KV.trawl.cmd.beta", "", "{}");
+        let forged = attacker.publish(&of_beta, "", "{}");
         assert!(forged.starts_with("-ERR 'Permissions Violation"), "{forged}");
         // The server's answer precedes the change.
         let stopped = nats.fleet(&["stop", "alpha"]);
@@ -702,7 +714,7 @@ fn unsigned_and_old_commands_are_ignored() {
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let mut attacker = Attacker::as_host(&nats, "alpha");
-    assert_eq!(attacker.send("SUB trawl.cmd.alpha 1\r\n"), "+OK");
+    assert_eq!(attacker.send("SUB trawl.cmd.*.alpha 1\r\n"), "+OK");
     start_capture(&nats, &lab, "alpha");
     let heading = attacker.line();
     assert!(heading.starts_with("HMSG"), "{heading}");
@@ -711,14 +723,11 @@ fn unsigned_and_old_commands_are_ignored() {
     let stopped = nats.fleet(&["stop", "alpha"]);
     assert!(stopped.status.success(), "{stopped:?}");
     wait_until("alpha ends its capture", || phase_of(&nats.status("alpha"), "alpha") == "none");
-    let desired: Value = serde_json::from_str(&signed).expect("JSON");
-    let unsigned = desired["desired"].as_str().expect("text").to_owned();
-    for (payload, subject) in [
-        (&unsigned, "trawl.cmd.alpha"),
-        (&signed, "trawl.cmd.alpha"),
-        (&signed, "$KV.trawl.cmd.alpha"),
-        (&unsigned, "$KV.trawl.cmd.alpha"),
-    ] {
+    let command: Value = serde_json::from_str(&signed).expect("JSON");
+    let unsigned = command["desired"].as_str().expect("text").to_owned();
+    let kept = desired("alpha");
+    let sent = &kept["$KV.".len()..];
+    for (payload, subject) in [(&unsigned, sent), (&signed, sent), (&signed, &kept), (&unsigned, &kept)] {
         let length = payload.len();
         let text = format!("PUB {subject} {length}\r\n{payload}\r\n");
         attacker.0.get_mut().write_all(text.as_bytes()).expect("sent");
@@ -727,7 +736,7 @@ fn unsigned_and_old_commands_are_ignored() {
     assert_eq!(phase_of(&nats.status("alpha"), "alpha"), "none");
     // A restarted agent does not follow an old command either.
     assert_eq!(alpha.stop().status.code(), Some(0));
-    let text = format!("PUB $KV.trawl.cmd.alpha {}\r\n{signed}\r\n", signed.len());
+    let text = format!("PUB {kept} {}\r\n{signed}\r\n", signed.len());
     attacker.0.get_mut().write_all(text.as_bytes()).expect("sent");
     let again = nats.agent(&lab, "alpha", "alpha");
     start_capture(&nats, &lab, "alpha");

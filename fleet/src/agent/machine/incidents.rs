@@ -27,26 +27,28 @@ impl Incidents {
         Self(entries.collect())
     }
 
-    /// Follows a new desired state; returns the actions for new incidents.
-    pub fn desire(&mut self, incidents: &[Incident]) -> Vec<Action> {
+    /// Follows the desired incidents, with the reasons why some are refused; returns the actions for new ones. Incidents
+    /// that are over and no longer desired are forgotten, but only once all desired states are known.
+    pub fn desire(&mut self, incidents: &[(Incident, Option<String>)], are_all_known: bool) -> Vec<Action> {
         for entry in self.0.values_mut() {
-            entry.is_desired = incidents.iter().any(|one| one.id == entry.report.id);
+            entry.is_desired = incidents.iter().any(|(one, _)| one.id == entry.report.id);
         }
-        self.0.retain(|_, entry| entry.is_desired || !entry.report.phase.is_over());
+        if are_all_known {
+            self.0.retain(|_, entry| entry.is_desired || !entry.report.phase.is_over());
+        }
         let mut actions = Vec::new();
-        for incident in incidents {
+        for (incident, refused) in incidents {
             if self.0.contains_key(&incident.id) {
                 continue;
             }
-            let report = IncidentReport {
-                id: incident.id.clone(),
-                phase: IncidentPhase::Freezing,
-                frozen: Frozen::default(),
-                error: None,
-            };
+            let phase = if refused.is_none() { IncidentPhase::Freezing } else { IncidentPhase::Failed };
+            let error = refused.clone();
+            let report = IncidentReport { id: incident.id.clone(), phase, frozen: Frozen::default(), error };
             let entry = Entry { report, is_desired: true, is_pushed: false };
             self.0.insert(incident.id.clone(), entry);
-            actions.push(Action::Freeze(Box::new(incident.clone())));
+            if refused.is_none() {
+                actions.push(Action::Freeze(Box::new(incident.clone())));
+            }
         }
         actions
     }

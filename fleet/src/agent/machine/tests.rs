@@ -1,6 +1,9 @@
 //! Tests of the machine, one for each rule.
 
 use super::*;
+use crate::agent::desired::Desired;
+use crate::agent::report::IncidentPhase;
+use crate::agent::states::End as CaptureEnd;
 
 fn capture(name: &str) -> Capture {
     Capture {
@@ -11,8 +14,8 @@ fn capture(name: &str) -> Capture {
     }
 }
 
-fn desired(captures: &[Capture]) -> Desired {
-    Desired { captures: captures.to_vec(), ..Desired::default() }
+fn desired(captures: &[Capture]) -> State {
+    Desired { captures: captures.to_vec(), ..Desired::default() }.into()
 }
 
 fn at(seconds: u64) -> Now {
@@ -27,8 +30,17 @@ struct Host {
 
 impl Host {
     fn new(policy: &str, memory: Vec<Memory>) -> Self {
+        Self::begin(policy, true, memory)
+    }
+
+    /// Returns a host on a bus.
+    fn on_bus(policy: &str, memory: Vec<Memory>) -> Self {
+        Self::begin(policy, false, memory)
+    }
+
+    fn begin(policy: &str, is_file: bool, memory: Vec<Memory>) -> Self {
         let policy = Policy::parse(policy).unwrap();
-        let mut host = Self { machine: Machine::new(policy, memory, Vec::new()), now: 0, revision: 0 };
+        let mut host = Self { machine: Machine::new(policy, is_file, memory, Vec::new()), now: 0, revision: 0 };
         assert_eq!(host.step(Event::Tick), [Action::Push]);
         host.step(Event::Pushed { all: true });
         host
@@ -40,8 +52,34 @@ impl Host {
 
     fn desire(&mut self, captures: &[Capture]) -> Vec<Action> {
         self.revision += 1;
-        let (revision, desired) = (self.revision, desired(captures));
-        self.step(Event::Desired { revision, desired })
+        self.step(Event::Desired { sender: None, revision: self.revision, state: desired(captures) })
+    }
+
+    /// Follows an operator's state, whose captures are requested now.
+    fn order(&mut self, operator: &str, captures: &[Capture], ends: &[(&str, &str, u64)]) -> Vec<Action> {
+        self.revision += 1;
+        let request = |capture: &Capture| Request { requested: self.revision, capture: capture.clone() };
+        let end = |(operator, capture, requested): &(&str, &str, u64)| CaptureEnd {
+            operator: (*operator).to_owned(),
+            capture: (*capture).to_owned(),
+            requested: *requested,
+        };
+        let state = State {
+            captures: captures.iter().map(request).collect(),
+            ends: ends.iter().map(end).collect(),
+            ..State::default()
+        };
+        self.step(Event::Desired { sender: Some(operator.to_owned()), revision: self.revision, state })
+    }
+
+    /// Returns a line for each capture: the operator, the name, and the phase or the reason of the refusal.
+    fn captures(&self) -> Vec<String> {
+        let report = self.machine.report("h", "0", at(self.now));
+        let line = |one: &CaptureReport| {
+            let state = one.refused.as_ref().map_or(format!("{:?}", one.phase), ToString::to_string);
+            format!("{} {} {state}", one.operator.as_deref().unwrap_or("-"), one.capture.name)
+        };
+        report.captures.iter().map(line).collect()
     }
 
     fn end(&mut self, run: u64, end: End) -> Vec<Action> {
@@ -88,7 +126,7 @@ fn older_revision_changes_nothing() {
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
     host.desire(&[]);
-    let echo = Event::Desired { revision: 1, desired: desired(&[a]) };
+    let echo = Event::Desired { sender: None, revision: 1, state: desired(&[a]) };
     assert_eq!(host.step(echo), []);
     assert_eq!(host.phases(), [Phase::Stopping]);
 }
@@ -304,7 +342,7 @@ fn unreadable_state_keeps_the_previous_one() {
     let mut host = Host::new("", Vec::new());
     host.desire(&[capture("a")]);
     let why = "no TOML".to_owned();
-    assert_eq!(host.step(Event::Unreadable { revision: 2, why }), []);
+    assert_eq!(host.step(Event::Unreadable { sender: None, revision: 2, why }), []);
     let report = host.machine.report("h", "0", at(0));
     assert_eq!(report.error.as_deref(), Some("no TOML"));
     assert_eq!((report.revision, report.captures.len()), (1, 1));
@@ -314,8 +352,8 @@ fn unreadable_state_keeps_the_previous_one() {
 fn commands_are_the_changes_of_a_desired_state() {
     let mut host = Host::new("filter = \"udp\"\ntaps = [\"auto\"]", Vec::new());
     let asked = |host: &Host, captures: &[Capture]| {
-        let commands = host.machine.commands(&desired(captures));
-        commands.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        let commands = host.machine.commands(&None, &desired(captures));
+        commands.iter().map(|(command, _)| command.to_string()).collect::<Vec<_>>().join(", ")
     };
     let (one, two) = (capture("one"), capture("two"));
     assert_eq!(asked(&host, &[one.clone(), two.clone()]), "start one, start two");
@@ -325,15 +363,139 @@ fn commands_are_the_changes_of_a_desired_state() {
     let changed = Capture { taps: vec!["xdp".to_owned()], ..one.clone() };
     assert_eq!(asked(&host, std::slice::from_ref(&changed)), "change one, stop two");
     host.desire(&[changed]);
-    let refused = host.machine.refuses(&Command::Change { capture: "one".to_owned() });
+    let refused = host.machine.refuses(&None, &Command::Change { capture: "one".to_owned() });
     assert_eq!(refused.as_deref(), Some("policy: tap xdp"));
     // An agent that begins again remembers its captures.
     let again = Host::new("filter = \"udp\"", host.machine.memory());
     assert_eq!(asked(&again, &[]), "stop one, stop two");
     let incidents = vec![Incident { id: "slow".to_owned(), ..Incident::default() }];
-    let desired = Desired { incidents, ..Desired::default() };
+    let state = State { incidents, ..State::default() };
     let mut fresh = Host::new("", Vec::new());
-    assert_eq!(fresh.machine.commands(&desired)[0].to_string(), "trigger slow");
-    fresh.step(Event::Desired { revision: 1, desired: desired.clone() });
-    assert!(fresh.machine.commands(&desired).is_empty());
+    assert_eq!(fresh.machine.commands(&None, &state)[0].0.to_string(), "trigger slow");
+    fresh.step(Event::Desired { sender: None, revision: 1, state: state.clone() });
+    assert!(fresh.machine.commands(&None, &state).is_empty());
+}
+
+const OPERATORS: &str = "operators = [\"UA\", \"UB\"]\n\
+    [[operator]]\nkey = \"UC\"\nname = \"on-call\"\nroles = [\"start\"]\ncaptures = [\"oncall-*\"]\n";
+
+#[test]
+fn operators_add_captures_and_none_ends_anothers() {
+    let mut host = Host::on_bus(OPERATORS, Vec::new());
+    let (dns, web) = (capture("dns"), capture("web"));
+    assert_eq!(host.order("UB", std::slice::from_ref(&dns), &[]), [start(1, &dns)]);
+    assert_eq!(host.order("UA", &[dns.clone(), web.clone()], &[]), [start(2, &web)]);
+    let taken = "UA dns policy: one capture of each name, and the operator UB has this one";
+    assert_eq!(host.captures(), ["UB dns Starting", "UA web Starting", taken]);
+    // The name is free once its operator lets go of it, and the other's capture starts when the first has ended.
+    assert_eq!(host.order("UB", &[], &[]), [stop(1)]);
+    assert_eq!(host.end(1, End::Well), [start(3, &dns)]);
+    assert_eq!(host.captures(), ["UA dns Starting", "UA web Starting"]);
+    assert_eq!(host.machine.report("h", "0", at(0)).captures[0].account.recorded, 0, "of UB's capture");
+}
+
+#[test]
+fn operator_ends_anothers_capture_until_it_is_requested_again() {
+    let mut host = Host::on_bus(OPERATORS, Vec::new());
+    let (dns, recorder) = (capture("oncall-dns"), capture("recorder"));
+    host.order("UA", &[dns.clone(), recorder.clone()], &[]);
+    let ends = [("UA", "oncall-dns", 1), ("UA", "recorder", 1)];
+    // The names that the third operator may end are limited.
+    let commands = |host: &Host, ends: &[(&str, &str, u64)]| {
+        let end = |(operator, capture, requested): &(&str, &str, u64)| CaptureEnd {
+            operator: (*operator).to_owned(),
+            capture: (*capture).to_owned(),
+            requested: *requested,
+        };
+        let state = State { ends: ends.iter().map(end).collect(), ..State::default() };
+        let commands = host.machine.commands(&Some("UC".to_owned()), &state).into_iter();
+        commands.map(|(command, refused)| format!("{command}: {}", refused.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let refused = "policy: the operator on-call may only start or end captures named oncall-*";
+    assert_eq!(commands(&host, &ends), ["end oncall-dns of UA: ", &*format!("end recorder of UA: {refused}")]);
+    assert_eq!(host.order("UC", &[], &ends), [stop(1)]);
+    assert_eq!(commands(&host, &ends), [""; 0]);
+    assert_eq!(host.end(1, End::Well), []);
+    assert_eq!(host.captures(), ["UA recorder Starting"]);
+    // Another change of its operator does not bring it back, and a new request does.
+    let state = State {
+        captures: vec![
+            Request { requested: 1, capture: dns.clone() },
+            Request { requested: 1, capture: recorder },
+            Request { requested: 9, capture: capture("web") },
+        ],
+        ..State::default()
+    };
+    let actions = host.step(Event::Desired { sender: Some("UA".to_owned()), revision: 9, state: state.clone() });
+    assert_eq!(actions, [start(3, &capture("web"))]);
+    let mut again = state;
+    again.captures[0].requested = 10;
+    let actions = host.step(Event::Desired { sender: Some("UA".to_owned()), revision: 10, state: again });
+    assert_eq!(actions, [start(4, &dns)]);
+}
+
+#[test]
+fn operators_without_a_right_are_refused() {
+    let mut host = Host::on_bus(OPERATORS, Vec::new());
+    assert_eq!(host.order("UC", &[capture("recorder"), capture("oncall-1")], &[]), [start(1, &capture("oncall-1"))]);
+    let refused = "policy: the operator on-call may only start or end captures named oncall-*";
+    assert_eq!(host.captures(), ["UC oncall-1 Starting", &*format!("UC recorder {refused}")]);
+    let command = Command::Start { capture: "recorder".to_owned() };
+    assert_eq!(host.machine.refuses(&Some("UC".to_owned()), &command).as_deref(), Some(refused));
+    assert_eq!(host.machine.refuses(&Some("UA".to_owned()), &command), None);
+    let state =
+        State { incidents: vec![Incident { id: "slow".to_owned(), ..Incident::default() }], ..State::default() };
+    let no_trigger = Some("policy: the operator on-call may not trigger incidents".to_owned());
+    let sender = Some("UC".to_owned());
+    let commands = host.machine.commands(&sender, &state);
+    assert_eq!(commands.last().map(|(_, refused)| refused), Some(&no_trigger));
+    assert_eq!(host.step(Event::Desired { sender, revision: 5, state: state.clone() }), [stop(1)]);
+    let report = host.machine.report("h", "0", at(0));
+    assert_eq!((report.incidents[0].phase, &report.incidents[0].error), (IncidentPhase::Failed, &no_trigger));
+    // A refused capture takes no name.
+    assert_eq!(host.order("UA", &[capture("recorder")], &[]), [start(2, &capture("recorder"))]);
+}
+
+/// A host with room for two captures keeps the first ones, whatever the operators' keys.
+#[test]
+fn captures_that_came_first_keep_their_room() {
+    let policy = format!("max_captures = 2\n{OPERATORS}");
+    let mut host = Host::on_bus(&policy, Vec::new());
+    let captures = ["x", "y", "a"].map(capture);
+    host.order("UB", &captures[..2], &[]);
+    assert_eq!(host.order("UA", &captures[2..], &[]), []);
+    let full = "UA a policy: at most 2 captures";
+    assert_eq!(host.captures(), [full, "UB x Starting", "UB y Starting"]);
+    // An agent that begins again knows the order, and starts nothing for an operator of whom it has not heard.
+    let mut again = Host::on_bus(&policy, host.machine.memory());
+    host.revision = 0;
+    assert_eq!(again.order("UA", &captures[2..], &[]), [start(1, &captures[2])]);
+    assert_eq!(
+        again.order("UB", &captures[..2], &[]),
+        [stop(1), start_again(2, &captures[0]), start_again(3, &captures[1])]
+    );
+}
+
+/// The captures of an operator of whom the agent has not heard are neither started nor forgotten.
+#[test]
+fn names_and_counts_wait_for_their_operator() {
+    let mut before = Host::on_bus(OPERATORS, Vec::new());
+    before.order("UB", &[Capture { packets: Some(25), ..capture("dns") }], &[]);
+    before.end(1, End::Failed("killed".to_owned()));
+    for (returns, expected) in [
+        (true, "UA dns policy: one capture of each name, and the operator UB has this one"),
+        (false, "UA dns Starting"),
+    ] {
+        let mut host = Host::on_bus(OPERATORS, before.machine.memory());
+        assert_eq!(host.order("UA", &[capture("dns")], &[]), []);
+        let rest = Capture { packets: Some(15), ..capture("dns") };
+        if returns {
+            let asked = Capture { packets: Some(25), ..capture("dns") };
+            assert_eq!(host.order("UB", &[asked], &[]), [start_again(1, &rest)]);
+        } else {
+            let actions = host.step(Event::Nothing { operator: "UB".to_owned() });
+            assert_eq!(actions, [start(1, &capture("dns"))]);
+        }
+        assert!(host.captures().contains(&expected.to_owned()), "{:?}", host.captures());
+    }
 }

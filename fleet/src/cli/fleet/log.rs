@@ -38,7 +38,7 @@ struct Commands {
 
 pub fn run(args: &Log) -> Result<ExitCode> {
     let wanted = Selector::parse(&args.selector)?;
-    let config = args.server.bus.config(&args.server.nats, OPERATOR, &args.server.operators)?;
+    let config = args.server.bus.config(&args.server.nats, OPERATOR)?;
     let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(clock::wall()).saturating_sub(args.last);
     let found = bus::log::read(&config, since)?;
     let found = found.into_iter().filter(|(host, _)| wanted.selects(host, &Labels::new()));

@@ -11,9 +11,10 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::controls_terminal;
 
-use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, owners, phase_text};
+use super::draft::{self, Draft, States};
+use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, phase_text};
 use crate::agent::{
-    CaptureReport, Desired, HostReport, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
+    CaptureReport, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent, Rights, Selector, State,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
@@ -33,12 +34,40 @@ const UNREADABLE: &str = "its agent reports in a format that this trawl does not
 
 /// Outcome of a change: the stored revision, or the error.
 pub type Changed = std::result::Result<u64, String>;
-/// Changes the desired state of a host, or refuses to.
-pub type Alter<'a> = dyn Fn(&str, &mut Desired) -> std::result::Result<(), String> + 'a;
+/// Changes this operator's desired state of a host, or refuses to.
+pub type Alter<'a> = dyn Fn(&str, &mut Draft) -> std::result::Result<(), String> + 'a;
+
+/// An operator's desired state of a host, as the server has it.
+#[derive(Clone)]
+struct Wish {
+    number: u64,
+    revision: u64,
+    /// The state, or the reason why hosts ignore it.
+    state: std::result::Result<State, Ignored>,
+}
+
+#[derive(Clone)]
+struct Ignored {
+    why: String,
+    /// Set if it may be a state of a newer trawl.
+    is_newer: bool,
+}
+
+impl From<Entry> for Wish {
+    fn from(Entry { number, revision, value }: Entry) -> Self {
+        let state = match value {
+            Ok(text) => State::parse(&text)
+                .map_err(|error| Ignored { why: error.why().to_owned(), is_newer: is_document(&text) }),
+            Err(why) => Err(Ignored { why, is_newer: false }),
+        };
+        Self { number, revision, state }
+    }
+}
 
 #[derive(Default)]
 struct Known {
-    desired: Entry,
+    /// The desired state of each operator, by public key.
+    wishes: BTreeMap<String, Wish>,
     state: Option<HostReport>,
     /// Set if the last report is of a form that this trawl does not know.
     unreadable: bool,
@@ -47,6 +76,46 @@ struct Known {
 }
 
 impl Known {
+    /// Returns true if the host's agent follows an operator, as far as it is known.
+    fn follows(&self, operator: &str) -> bool {
+        let followed = self.state.as_ref().map(|state| state.operators.as_slice()).unwrap_or_default();
+        followed.is_empty() || followed.iter().any(|one| one.key == operator)
+    }
+
+    /// Returns the states of the operators whom the host follows.
+    fn followed(&self) -> impl Iterator<Item = (&String, &Wish)> {
+        self.wishes.iter().filter(|(operator, _)| self.follows(operator))
+    }
+
+    fn states(&self) -> States {
+        let all =
+            self.followed().filter_map(|(operator, wish)| Some((operator.clone(), wish.state.as_ref().ok()?.clone())));
+        all.collect()
+    }
+
+    /// Returns the reason why the host ignores an operator's state.
+    fn error(&self) -> Option<String> {
+        self.followed().find_map(|(operator, wish)| {
+            let ignored = wish.state.as_ref().err()?;
+            Some(format!("the desired state of the operator {operator}: {}", ignored.why))
+        })
+    }
+
+    /// Returns the revision that the host has of an operator's state, and the one that it does not follow yet.
+    fn behind(&self) -> Option<(u64, u64)> {
+        let state = self.state.as_ref()?;
+        self.followed().find_map(|(operator, wish)| {
+            let has = state.revisions.get(operator).copied().unwrap_or(0);
+            (has != wish.revision).then_some((has, wish.revision))
+        })
+    }
+
+    /// Returns true if the policy may let an operator end captures of this name.
+    fn may_end(&self, operator: &str, capture: &str) -> bool {
+        let rights: &[Rights] = self.state.as_ref().map(|state| state.operators.as_slice()).unwrap_or_default();
+        rights.iter().find(|one| one.key == operator).is_none_or(|one| one.may_start(capture))
+    }
+
     fn age_ns(&self) -> Option<u64> {
         let age = clock::since_boot().cast_signed() - self.heard_ns;
         self.state.as_ref().map(|_| u64::try_from(age).unwrap_or(0))
@@ -73,11 +142,13 @@ impl Known {
         Some(state)
     }
 
-    /// Returns the capture's phase once the agent follows this revision, or the reason why it does not run.
-    fn answer(&self, revision: u64, name: &str) -> Option<std::result::Result<Phase, String>> {
-        let state = self.state.as_ref().filter(|one| one.revision >= revision)?;
-        let Some(capture) = state.captures.iter().find(|one| one.capture.name == name) else {
-            return Some(Err("another operator has removed the capture".to_owned()));
+    /// Returns the phase of an operator's capture once the agent follows this revision, or the reason why it does not run.
+    fn answer(&self, operator: &str, revision: u64, name: &str) -> Option<std::result::Result<Phase, String>> {
+        let follows = |one: &&HostReport| one.revisions.get(operator).is_some_and(|has| *has >= revision);
+        let state = self.state.as_ref().filter(follows)?;
+        let is_it = |one: &&CaptureReport| one.capture.name == name && one.operator.as_deref() == Some(operator);
+        let Some(capture) = state.captures.iter().find(is_it) else {
+            return Some(Err("another operator has ended the capture".to_owned()));
         };
         Some(match (&capture.refused, &capture.error) {
             (Some(refusal), _) => Err(format!("refused by its {refusal}")),
@@ -168,7 +239,9 @@ impl Operator {
             }
             News::Refused(why) => self.refused = Some(why),
             News::Connected | News::Disconnected => {}
-            News::Message(Answer::Desired { host, entry }) => self.entry(&host).desired = entry,
+            News::Message(Answer::Desired { host, operator, entry }) => {
+                self.entry(&host).wishes.insert(operator, entry.into());
+            }
             News::Message(Answer::State { host, value, heard_ns }) => {
                 let known = self.entry(&host);
                 known.state = parsed_report(&value);
@@ -214,24 +287,18 @@ impl Operator {
 
     pub fn fleet(&self, wanted: &Selector) -> Fleet {
         let host = |(name, known): (&String, &Known)| {
-            let Entry { revision, value, refused, .. } = &known.desired;
-            let revision = *revision;
-            let desired = match refused {
-                Some(why) => Err(why.clone()),
-                None if known.unreadable => Err(UNREADABLE.to_owned()),
-                None => Desired::parse(value).map_err(|error| error.to_string()),
-            };
-            let mut labels = desired.as_ref().map_or_else(|_| Labels::new(), |desired| desired.labels.clone());
-            labels.extend(known.state.iter().flat_map(|state| state.labels.clone()));
+            let labels = known.state.as_ref().map(|state| state.labels.clone()).unwrap_or_default();
+            let states = known.states();
+            let operators =
+                draft::alive(&states).map(|(operator, one)| (one.capture.name.clone(), operator.to_owned()));
             wanted.selects(name, &labels).then(|| Host {
                 host: name.clone(),
                 labels,
-                revision,
-                operators: desired
-                    .as_ref()
-                    .map_or_else(|_| BTreeMap::new(), |desired| operators(&known.desired, desired)),
-                follows: known.state.as_ref().is_some_and(|state| state.revision == revision),
-                error: desired.err(),
+                revision: known.followed().map(|(_, wish)| wish.revision).max().unwrap_or(0),
+                operators: operators.collect(),
+                behind: known.behind(),
+                follows: known.state.is_some() && known.behind().is_none(),
+                error: if known.unreadable { Some(UNREADABLE.to_owned()) } else { known.error() },
                 age_ns: known.age_ns(),
                 silent: known.is_silent(),
                 state: known.current_state(),
@@ -240,22 +307,21 @@ impl Operator {
         Fleet { hosts: self.hosts.iter().filter_map(host).collect() }
     }
 
-    /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that
-    /// operator's state. A state that is unsigned or not a JSON object is replaced, but neither a state of a newer trawl
-    /// nor captures of operators who are not named.
+    /// Changes this operator's desired states of hosts, all at once; if another command of this operator was faster, the
+    /// change applies to its state. An unsigned state is replaced, but not one of a newer trawl.
     pub fn change(&mut self, hosts: &[String], change: &Alter<'_>) -> Result<BTreeMap<String, Changed>> {
         let own = self.own.clone().map_err(|why| Error::failed("cannot sign a desired state", why))?;
         let mut done = BTreeMap::new();
         let mut left = hosts.to_vec();
         for _ in 0..ATTEMPTS {
-            let replaced =
-                owners::replaceable(&self.replace, self.hosts.values().flat_map(|one| one.desired.operators()))?;
+            let known = self.hosts.values().flat_map(|known| known.wishes.keys().map(String::as_str));
+            let replaced = draft::replaceable(&self.replace, known)?;
             let mut sent = BTreeMap::new();
             for host in left.drain(..) {
                 match self.prepare_change(&host, change, &own, &replaced)? {
-                    Ok(put) => {
+                    Ok((put, state)) => {
                         self.bus.send(put.clone());
-                        sent.insert(host, put);
+                        sent.insert(host, (put, state));
                     }
                     Err(why) => {
                         done.insert(host, Err(why));
@@ -266,16 +332,15 @@ impl Operator {
             let mut until = Instant::now() + PATIENCE;
             while !sent.is_empty() {
                 let answered = match self.next(until)? {
-                    Some(Answer::Stored { host, number }) => sent.remove(&host).map(|put| {
-                        let Put { revision, value, others, .. } = put;
-                        let signer = own.clone();
-                        self.entry(&host).desired = Entry { number, revision, value, refused: None, signer, others };
+                    Some(Answer::Stored { host, number }) => sent.remove(&host).map(|(put, state)| {
+                        let revision = put.revision;
+                        self.entry(&host).wishes.insert(own.clone(), Wish { number, revision, state: Ok(state) });
                         done.insert(host, Ok(revision));
                     }),
                     Some(Answer::Failed { host, why }) => sent.remove(&host).map(|_| {
                         done.insert(host, Err(why));
                     }),
-                    Some(Answer::Conflict { host }) => sent.remove(&host).map(|put| conflicts.push(put)),
+                    Some(Answer::Conflict { host }) => sent.remove(&host).map(|(put, _)| conflicts.push(put)),
                     _ => None,
                 };
                 if answered.is_some() {
@@ -283,8 +348,8 @@ impl Operator {
                 }
             }
             for put in conflicts {
-                // The other operator's change arrives soon.
-                while self.entry(&put.host).desired.number == put.number {
+                // The other command's change arrives soon.
+                while self.number(&put.host, &own) == put.number {
                     self.next(until)?;
                 }
                 left.push(put.host);
@@ -293,45 +358,47 @@ impl Operator {
                 return Ok(done);
             }
         }
-        let failed = |host| (host, Err("other operators changed it at each attempt; try again".to_owned()));
+        let failed = |host| (host, Err("other commands changed it at each attempt; try again".to_owned()));
         done.extend(left.into_iter().map(failed));
         Ok(done)
     }
 
-    /// Returns the changed state of a host.
+    /// Returns the server's number of an operator's desired state of a host; 0 if there is none.
+    fn number(&self, host: &str, operator: &str) -> u64 {
+        let wish = self.hosts.get(host).and_then(|known| known.wishes.get(operator));
+        wish.map_or(0, |wish| wish.number)
+    }
+
+    /// Returns this operator's changed state of a host.
     fn prepare_change(
         &mut self,
         host: &str,
         change: &Alter<'_>,
         own: &str,
         replaced: &BTreeSet<String>,
-    ) -> Result<std::result::Result<Put, String>> {
-        let entry = &self.entry(host).desired;
-        let before = match Desired::parse(&entry.value) {
-            Ok(desired) => desired,
-            Err(error) if is_document(&entry.value) => {
-                let why = error.why();
-                return Ok(Err(format!("its desired state may come from a newer trawl, and is not changed: {why}")));
-            }
-            Err(_) => Desired::default(),
+    ) -> Result<std::result::Result<(Put, State), String>> {
+        let known = &*self.entry(host);
+        let (number, last) = known.wishes.get(own).map_or((0, 0), |wish| (wish.number, wish.revision));
+        if let Some(Err(Ignored { why, is_newer: true })) = known.wishes.get(own).map(|wish| &wish.state) {
+            return Ok(Err(format!("its desired state may come from a newer trawl, and is not changed: {why}")));
+        }
+        // A server that lost its data counts from 1 again, but agents ignore older revisions.
+        let revision = (last + 1).max(clock::wall() / NANOSECONDS);
+        let states = known.states();
+        let mut draft = Draft {
+            own,
+            states: &states,
+            replaced,
+            may_end: &|capture| known.may_end(own, capture),
+            revision,
+            state: draft::current(own, &states),
         };
-        // Signing the captures of an unknown operator would make the host follow that operator.
-        let mut desired = if entry.refused.is_none() { before.clone() } else { Desired::default() };
-        if let Err(why) = change(host, &mut desired) {
+        if let Err(why) = change(host, &mut draft) {
             return Ok(Err(why));
         }
-        if let Err(why) = owners::refuse_losses(entry, &before, &desired, own, replaced) {
-            return Ok(Err(why));
-        }
-        let value = serde_json::to_string(&desired);
-        Ok(Ok(Put {
-            host: host.to_owned(),
-            number: entry.number,
-            // A server that lost its data counts from 1 again, but agents ignore older revisions.
-            revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
-            value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
-            others: owners::others(entry, &before, &desired, own),
-        }))
+        let state = draft.state;
+        let value = serde_json::to_string(&state).map_err(|e| Error::failed("cannot write JSON", e))?;
+        Ok(Ok((Put { host: host.to_owned(), number, revision, value }, state)))
     }
 
     /// Updates the changes by their hosts' reports, until `settle` returns true for each, or the time is over. Changes
@@ -378,8 +445,9 @@ impl Operator {
     /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
     pub fn await_start(&mut self, changes: &mut [Change], name: &str, wait: Option<Duration>) -> Result<()> {
         let patience = wait.unwrap_or(ANSWER);
+        let own = self.own.clone().unwrap_or_default();
         self.await_reports(changes, patience, |known, change| {
-            match known.answer(change.revision.unwrap_or(0), name) {
+            match known.answer(&own, change.revision.unwrap_or(0), name) {
                 Some(Ok(phase)) => {
                     change.phase = Some(phase);
                     wait.is_none() || matches!(phase, Phase::Running | Phase::Finished)
@@ -464,12 +532,6 @@ impl Operator {
     }
 }
 
-/// Returns the operator of each capture of a host's desired state.
-fn operators(entry: &Entry, desired: &Desired) -> BTreeMap<String, String> {
-    let captures = desired.captures.iter();
-    captures.map(|one| (one.name.clone(), entry.operator_of(&one.name).to_owned())).collect()
-}
-
 /// Maximum number of characters of a name or message that a host reports.
 const LONGEST_TEXT: usize = 512;
 /// Maximum number of entries of a list that a host reports.
@@ -521,6 +583,7 @@ fn bounded(value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::Labels;
 
     #[test]
     fn reports_of_hosts_are_cut_and_forge_no_rows() {
@@ -565,11 +628,13 @@ mod tests {
 
     #[test]
     fn error_of_an_agent_that_does_not_follow_is_named() {
-        let error = Desired::parse(r#"{"capture": [], "colour": 1}"#).unwrap_err();
+        let error = State::parse(r#"{"captures": [], "colour": 1}"#).unwrap_err();
         let state = HostReport {
             host: "h".to_owned(),
             labels: Labels::new(),
             revision: 1,
+            revisions: BTreeMap::from([("U1".to_owned(), 1)]),
+            operators: Vec::new(),
             time_ns: 0,
             trawl: "0".to_owned(),
             error: Some(error.to_string()),
@@ -579,7 +644,7 @@ mod tests {
             answers_key: None,
         };
         let known = Known { state: Some(state), heard_ns: clock::since_boot().cast_signed(), ..Known::default() };
-        assert_eq!(known.answer(2, "a"), None);
+        assert_eq!(known.answer("U1", 2, "a"), None);
         let why = known.why_unanswered("the capture starts");
         assert!(why.contains("colour") && why.contains("newer trawl"), "{why}");
     }

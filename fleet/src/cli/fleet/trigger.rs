@@ -20,8 +20,8 @@ use trawl_sys::{Error, Result, clock, files::text_file, units};
 use trawl_view::text;
 
 use super::operator::Operator;
-use super::{CHECK_EVERY, Change, ReplaceArgs, ServerArgs};
-use crate::agent::{Desired, Incident, IncidentPhase, Selector};
+use super::{CHECK_EVERY, Change, ServerArgs};
+use crate::agent::{Incident, IncidentPhase, Selector, State};
 
 /// Stores the last packets of many hosts as one incident, which trawl store query --incident shows
 ///
@@ -64,8 +64,6 @@ pub struct Trigger {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pause: Duration,
     #[command(flatten)]
-    replace: ReplaceArgs,
-    #[command(flatten)]
     server: ServerArgs,
 }
 
@@ -90,7 +88,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(&args.selector)?;
     if args.on_event.is_none() && args.listen.is_none() {
-        let mut operator = args.open(&wake)?;
+        let mut operator = args.server.open(&wake)?;
         let event = Event::now(args.why.clone().unwrap_or_default());
         let id = args.id.clone().unwrap_or_else(now_as_id);
         let mut requested = args.request(&mut operator, &wanted, id, &event)?;
@@ -103,7 +101,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     }
     let signals = Signals::watch()?;
     let requests = args.listen(&wake)?;
-    let mut operator = args.open(&wake)?;
+    let mut operator = args.server.open(&wake)?;
     let watched = args.on_event.as_deref().map(Selector::parse).transpose()?;
     let mut seen = HashMap::new();
     // Events from before the start do not count: they are only marked as seen.
@@ -262,12 +260,6 @@ fn new_events(
 }
 
 impl Trigger {
-    fn open(&self, wake: &Wake) -> Result<Operator> {
-        let mut operator = self.server.open(wake)?;
-        operator.replaces(&self.replace.replaced);
-        Ok(operator)
-    }
-
     /// Requests an incident from the hosts.
     fn request(&self, operator: &mut Operator, wanted: &Selector, id: String, event: &Event) -> Result<Requested> {
         let after = nanoseconds(self.next.unwrap_or_default());
@@ -288,21 +280,13 @@ impl Trigger {
             hosts: Vec::new(),
         };
         // The state is checked here, so that none is sent that agents would refuse.
-        let alone = Desired { incidents: vec![incident.clone()], ..Desired::default() };
-        alone.check_form()?;
+        State { incidents: vec![incident.clone()], ..State::default() }.check_form()?;
         let since = Instant::now();
-        let changed = operator.change(&hosts, &|host, desired| {
-            let incidents = &mut desired.incidents;
-            if incidents.iter().any(|one| one.id == incident.id) {
-                return Err(format!("it has an incident '{}' already: name another by --id", incident.id));
-            }
-            incidents.push(Incident {
+        let changed = operator.change(&hosts, &|host, draft| {
+            draft.trigger(Incident {
                 hosts: if listers.contains(host) { hosts.clone() } else { Vec::new() },
                 ..incident.clone()
-            });
-            let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
-            incidents.drain(..surplus);
-            Ok(())
+            })
         })?;
         let changes = changed.into_iter().map(|(host, put)| Change::new(host, put));
         let changes = changes.collect();
@@ -474,7 +458,7 @@ mod tests {
             now_as_id()
         });
         assert_ne!(first, second);
-        let alone = Desired { incidents: vec![Incident { id: first, ..Incident::default() }], ..Desired::default() };
+        let alone = State { incidents: vec![Incident { id: first, ..Incident::default() }], ..State::default() };
         alone.check_form().expect("a name");
     }
 }

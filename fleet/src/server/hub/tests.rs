@@ -31,6 +31,11 @@ impl Bus {
         id
     }
 
+    /// Returns the subject of the operator's desired state of a host.
+    fn desired(&self, host: &str) -> String {
+        format!("$KV.trawl.cmd.{}.{host}", self.operator.public_key())
+    }
+
     fn operator(&mut self) -> u64 {
         let key = KeyPair::from_seed(&self.operator.seed().expect("a seed")).expect("a key");
         self.join(&key)
@@ -72,21 +77,25 @@ fn desired_states_reach_their_host_and_are_compared() {
     let mut bus = Bus::open(None);
     let (operator, host) = (bus.operator(), bus.host(0));
     bus.send(operator, "SUB _INBOX_operator.1.* 1\r\n");
-    bus.send(host, "SUB trawl.cmd.a 1\r\nSUB _INBOX_a.1.* 2\r\n");
-    let question = "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a";
-    bus.publish(host, question, "_INBOX_a.1.x", "");
+    bus.send(host, "SUB trawl.cmd.*.a 1\r\nSUB _INBOX_a.1.* 2\r\n");
+    let desired = bus.desired("a");
+    let question = format!("$JS.API.DIRECT.GET.KV_trawl.{desired}");
+    bus.publish(host, &question, "_INBOX_a.1.x", "");
     assert!(bus.received(host).contains("404"));
-    bus.publish(operator, "$KV.trawl.cmd.a", "_INBOX_operator.1.x", "new");
+    bus.publish(operator, &desired, "_INBOX_operator.1.x", "new");
     let stored = bus.received(operator);
     assert!(stored.contains("\"stream\":\"KV_trawl\""), "{stored}");
-    assert_eq!(bus.received(host), "MSG trawl.cmd.a 1 3\r\nnew\r\n");
-    bus.publish(host, question, "_INBOX_a.1.x", "");
+    assert_eq!(bus.received(host), format!("MSG {} 1 3\r\nnew\r\n", &desired["$KV.".len()..]));
+    bus.publish(host, &question, "_INBOX_a.1.x", "");
     let answer = bus.received(host);
     assert!(answer.starts_with("HMSG _INBOX_a.1.x 2 ") && answer.ends_with("\r\n\r\nnew\r\n"), "{answer}");
     let header = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n";
     let lengths = format!("{0} {0}", header.len());
-    bus.send(operator, &format!("HPUB $KV.trawl.cmd.a _INBOX_operator.1.x {lengths}\r\n{header}\r\n"));
+    bus.send(operator, &format!("HPUB {desired} _INBOX_operator.1.x {lengths}\r\n{header}\r\n"));
     assert!(bus.received(operator).contains("10071"));
+    // Another operator's state of the host is neither written by this one nor confused with it.
+    bus.publish(operator, "$KV.trawl.cmd.U2.a", "_INBOX_operator.1.x", "forged");
+    assert!(bus.received(operator).starts_with("-ERR 'Permissions Violation for Publish"));
     assert!(bus.received(host).is_empty());
 }
 
@@ -94,21 +103,22 @@ fn desired_states_reach_their_host_and_are_compared() {
 fn host_reaches_no_subject_of_another() {
     let mut bus = Bus::open(None);
     let (a, b, operator) = (bus.host(0), bus.host(1), bus.operator());
-    bus.send(b, "SUB trawl.cmd.b 1\r\nSUB trawl.ask.b 2\r\nSUB _INBOX_b.1.* 3\r\n");
+    bus.send(b, "SUB trawl.cmd.*.b 1\r\nSUB trawl.ask.b 2\r\nSUB _INBOX_b.1.* 3\r\n");
     bus.send(operator, "SUB _INBOX_operator.1.* 1\r\n");
-    for text in ["SUB trawl.cmd.b 1\r\n", "SUB > 1\r\n", "SUB _INBOX_operator.1.* 2\r\n"] {
+    for text in ["SUB trawl.cmd.*.b 1\r\n", "SUB > 1\r\n", "SUB _INBOX_operator.1.* 2\r\n"] {
         bus.send(a, text);
         assert!(bus.received(a).starts_with("-ERR 'Permissions Violation for Subscription to"), "{text}");
     }
     for (subject, reply) in [
-        ("trawl.cmd.b", ""),
-        ("$KV.trawl.cmd.b", ""),
+        ("trawl.cmd.U1.b", ""),
+        ("$KV.trawl.cmd.U1.a", ""),
+        ("$KV.trawl.cmd.U1.b", ""),
         ("$KV.trawl.state.b", ""),
         ("_INBOX_b.1.x", ""),
         ("_INBOX_operator.1.x", ""),
-        ("$KV.trawl.state.a", "trawl.cmd.b"),
-        ("$KV.trawl.state.a", "$KV.trawl.cmd.b"),
-        ("$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.a", "_INBOX_b.1.x"),
+        ("$KV.trawl.state.a", "trawl.cmd.U1.b"),
+        ("$KV.trawl.state.a", "$KV.trawl.cmd.U1.b"),
+        ("$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.U1.a", "_INBOX_b.1.x"),
     ] {
         bus.publish(a, subject, reply, "forged");
         let said = bus.received(a);
@@ -214,7 +224,8 @@ fn states_outlive_the_bus() {
     let mut bus = Bus::open(Some(directory.clone()));
     let (operator, host) = (bus.operator(), bus.host(0));
     bus.send(operator, "PING\r\n");
-    bus.publish(operator, "$KV.trawl.cmd.a", "", "kept");
+    let desired = bus.desired("a");
+    bus.publish(operator, &desired, "", "kept");
     assert!(bus.received(operator).is_empty(), "the change is not saved yet");
     bus.hub.save_desired().expect("it is written");
     assert_eq!(bus.received(operator), "PONG\r\n");
@@ -223,7 +234,7 @@ fn states_outlive_the_bus() {
     bus.hub.save_of_hosts().expect("it is written");
     let bus = Bus::open(Some(directory.clone()));
     for (stream, (subject, text)) in bus.hub.streams.iter().zip([
-        ("$KV.trawl.cmd.a", "kept"),
+        (desired.as_str(), "kept"),
         ("$KV.trawl.state.a", "known"),
         ("trawl.log.a", "logged"),
     ]) {
@@ -234,6 +245,7 @@ fn states_outlive_the_bus() {
     // A bus that cannot keep a change acknowledges none.
     let mut bus = Bus::open(Some(directory));
     let operator = bus.operator();
-    bus.publish(operator, "$KV.trawl.cmd.a", "", "lost");
+    let desired = bus.desired("a");
+    bus.publish(operator, &desired, "", "lost");
     assert!(bus.hub.save_desired().is_err() && bus.hub.take(operator) == (Vec::new(), true));
 }

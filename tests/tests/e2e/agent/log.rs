@@ -54,7 +54,7 @@ fn commands_are_logged_where_hosts_cannot_change_them() {
     // An operator whom no policy names.
     let stranger = format!("{}/stranger", nats.directory);
     fs::write(&stranger, BETA[0]).expect("a file");
-    let known = ["--nats", &nats.url, "--nkey", &stranger, "--operator", OPERATOR[1]];
+    let known = ["--nats", &nats.url, "--nkey", &stranger];
     let refused = trawl(&[&["fleet"], &args!("start beta -i {receiver} --store {store}")[..], &known].concat());
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let query =

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use trawl_tests::{Lab, wait_until};
 
-use super::{Attacker, Nats, OPERATOR, PASSWORD, openssl, phase_of, revision_of, start_capture};
+use super::{Attacker, Nats, OPERATOR, PASSWORD, desired, openssl, phase_of, revision_of, start_capture};
 
 /// Returns the private key of a seed: 32 bytes between a prefix of two bytes and a checksum of two bytes.
 fn private_key(seed: &str) -> Vec<u8> {
@@ -53,9 +53,9 @@ fn newer_operators_and_agents_are_named() {
     start_capture(&nats, &lab, "alpha");
     let mut bus = Attacker::as_host(&nats, "alpha");
     let revision = revision_of(&nats, "alpha") + 100;
-    let desired = r#"{"capture": [], "colour": "red"}"#;
-    let newer = signed(&nats, "alpha", revision, desired);
-    assert_eq!(bus.publish("$KV.trawl.cmd.alpha", "", &newer), "+OK");
+    let state = r#"{"captures": [], "colour": "red"}"#;
+    let newer = signed(&nats, "alpha", revision, state);
+    assert_eq!(bus.publish(&desired("alpha"), "", &newer), "+OK");
     wait_until("the error is reported", || {
         let status = nats.status("alpha");
         let error = status["hosts"][0]["state"]["error"].as_str();
