@@ -1,24 +1,33 @@
-//! The files of a new fleet: keys, certificates, the configuration of its NATS servers, and the policy and options of
-//! each host's agent. The directory is made as a whole, or not at all.
+//! The files of a fleet: keys, certificates, the configuration of its NATS servers, and the policy and options of each
+//! host's agent. The directory is made or changed as a whole, or not at all.
 
 mod certificates;
+mod draft;
+mod existing;
 mod nats;
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nkeys::KeyPair;
-use trawl_sys::files::create;
 use trawl_sys::{Error, Result};
 
 use crate::bus::{OPERATOR, check_name};
 use certificates::{Authority, Certified};
+use draft::Draft;
+pub use existing::Fleet;
 
 /// Directories of the files, on hosts and on servers.
 const ON_HOSTS: &str = "/etc/trawl";
 const ON_SERVERS: &str = "/etc/nats";
+/// Files below the directory.
+const README: &str = "README.md";
+const CA: &str = "authority/ca.pem";
+const CA_KEY: &str = "authority/ca-key.pem";
+const OPERATOR_KEY: &str = "operator/operator.nk";
+const OPERATOR_SCRIPT: &str = "operator/fleet";
+/// Files of each server.
+const CONFIGURATION: &str = "nats-server.conf";
+const USERS: &str = "users.toml";
 /// Modes of the files: private keys are for their owner alone.
 const PRIVATE: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
@@ -113,10 +122,10 @@ impl Plan {
         let authority = Authority::new(self.days)?;
         let operator = User::new(OPERATOR);
         let hosts: Vec<User> = self.hosts.iter().map(|host| User::new(host)).collect();
-        let mut files = vec![NewFile::new("README.md", PUBLIC, self.instructions())];
+        let mut files = vec![NewFile::new(README, PUBLIC, self.instructions())];
         let Certified { certificate: ca, key } = &authority.own;
-        files.push(NewFile::new("authority/ca.pem", PUBLIC, ca));
-        files.push(NewFile::new("authority/ca-key.pem", PRIVATE, key));
+        files.push(NewFile::new(CA, PUBLIC, ca));
+        files.push(NewFile::new(CA_KEY, PRIVATE, key));
         files.extend(self.of_operator(&authority, &operator)?);
         for server in &self.servers {
             files.extend(self.of_server(&authority, server, &operator, &hosts)?);
@@ -139,11 +148,11 @@ impl Plan {
             self.urls()
         );
         Ok(vec![
-            NewFile::new(directory.join("operator.nk"), PRIVATE, operator.seed()?),
+            NewFile::new(OPERATOR_KEY, PRIVATE, operator.seed()?),
             NewFile::new(directory.join("operator.pem"), PUBLIC, own.certificate),
             NewFile::new(directory.join("operator-key.pem"), PRIVATE, own.key),
             NewFile::new(directory.join("ca.pem"), PUBLIC, &authority.own.certificate),
-            NewFile::new(directory.join("fleet"), PROGRAM, script),
+            NewFile::new(OPERATOR_SCRIPT, PROGRAM, script),
         ])
     }
 
@@ -151,12 +160,8 @@ impl Plan {
         let directory = Path::new("servers").join(server);
         let own = authority.sign(server, &[server.to_owned()])?;
         Ok(vec![
-            NewFile::new(
-                directory.join("nats-server.conf"),
-                PUBLIC,
-                nats::configuration(self, server, operator, hosts),
-            ),
-            NewFile::new(directory.join("users.toml"), PUBLIC, nats::users(operator, hosts)),
+            NewFile::new(directory.join(CONFIGURATION), PUBLIC, nats::configuration(self, server, operator, hosts)),
+            NewFile::new(directory.join(USERS), PUBLIC, nats::users(operator, hosts)),
             NewFile::new(directory.join("server.pem"), PUBLIC, own.certificate),
             NewFile::new(directory.join("server-key.pem"), PRIVATE, own.key),
             NewFile::new(directory.join("ca.pem"), PUBLIC, &authority.own.certificate),
@@ -211,50 +216,63 @@ impl Plan {
              agent:\n\n",
             self.port
         );
-        for host in &self.hosts {
-            text += &format!(
+        text += &self.steps_of_hosts();
+        text + "4. Show the hosts, and start a capture:\n\n       operator/fleet status\n       \
+                operator/fleet start '*' -i eth0 --duration 10m --wait udp port 53\n"
+    }
+
+    /// Returns the steps on each host.
+    fn steps_of_hosts(&self) -> String {
+        let steps = self.hosts.iter().map(|host| {
+            format!(
                 "       ssh root@{host} install -d -m 700 {ON_HOSTS}\n       \
                  scp hosts/{host}/* root@{host}:{ON_HOSTS}/\n       \
                  ssh root@{host} 'mv {ON_HOSTS}/trawl-agent.default /etc/default/trawl-agent && \
                  systemctl enable --now trawl-agent'\n\n"
+            )
+        });
+        steps.collect()
+    }
+
+    /// Returns the steps that remain after the hosts have joined an existing fleet.
+    fn instructions_for_more(&self) -> String {
+        let mut text = format!(
+            "# Further hosts: {}\n\n\
+             1. Move `authority/` to its safe place again.\n\n\
+             2. On each NATS server, replace the configuration, which has the new hosts' rights:\n\n",
+            self.hosts.join(", ")
+        );
+        for server in &self.servers {
+            text += &format!(
+                "       scp servers/{server}/{CONFIGURATION} root@{server}:{ON_SERVERS}/\n       \
+                 ssh root@{server} 'install -o nats -m 600 {ON_SERVERS}/{CONFIGURATION} /etc/{CONFIGURATION} && \
+                 systemctl reload nats-server'\n\n"
             );
         }
-        text + "4. Show the hosts, and start a capture:\n\n       operator/fleet status\n       \
-                operator/fleet start '*' -i eth0 --duration 10m --wait udp port 53\n"
+        text += &format!(
+            "   For trawl fleet bus, replace {ON_SERVERS}/{USERS} and start it again: agents return by themselves, and \
+             their captures continue.\n\n\
+             3. On each new host, install trawl and the host's files, review {ON_HOSTS}/agent-policy.toml, and start \
+             the agent:\n\n"
+        );
+        text + &self.steps_of_hosts()
     }
 }
 
 /// Writes the files into a new directory, which appears with all of them or not at all.
 pub fn write(directory: &Path, files: &[NewFile]) -> Result<()> {
-    let what = || format!("cannot make {}", directory.display());
-    if directory.symlink_metadata().is_ok() {
-        return Err(Error::failed(what(), "it exists already").fix("name a new directory"));
-    }
-    let mut draft = directory.as_os_str().to_owned();
-    draft.push(format!(".draft-{}", std::process::id()));
-    let draft = Path::new(&draft);
-    let done = write_all(draft, files).and_then(|()| fs::rename(draft, directory));
-    done.map_err(|error| {
-        let _ = fs::remove_dir_all(draft);
-        Error::os(what(), error)
-    })
-}
-
-fn write_all(directory: &Path, files: &[NewFile]) -> io::Result<()> {
-    let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    make(directory)?;
-    for file in files {
-        let path = directory.join(&file.path);
-        path.parent().map_or(Ok(()), make)?;
-        let mut opened = create::new_file(&path, PRIVATE)?;
-        opened.write_all(file.text.as_bytes())?;
-        create::set_mode(&opened, file.mode)?;
-    }
-    Ok(())
+    let write = || {
+        let draft = Draft::new(directory)?;
+        files.iter().try_for_each(|file| draft.write(file))?;
+        draft.create()
+    };
+    write().map_err(|error| Error::os(format!("cannot make {}", directory.display()), error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -300,5 +318,79 @@ mod tests {
         let left = fs::read_dir(std::env::temp_dir()).expect("a directory").flatten();
         let name = directory.file_name().expect("a name").to_string_lossy().into_owned();
         assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&name)).count(), 0);
+    }
+    /// Returns the files below a directory, with their modes and texts.
+    fn contents(directory: &Path) -> BTreeMap<PathBuf, (u32, String)> {
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(directory).expect("a directory").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                found.extend(contents(&path));
+            } else {
+                let mode = entry.metadata().expect("a file").permissions().mode();
+                found.insert(path.clone(), (mode, fs::read_to_string(path).expect("a file")));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn hosts_join_a_fleet_and_nothing_else_changes() {
+        let directory = std::env::temp_dir().join(format!("trawl-join-{}", std::process::id()));
+        write(&directory, &plan(&["a"], &["one", "2001:db8::1"], 2).files().expect("files")).expect("it is written");
+        // Changes by hand, and the draft of a killed process.
+        let conf = directory.join("servers/one/nats-server.conf");
+        let text = fs::read_to_string(&conf).expect("a file").replace("# With", "sync_interval: always\n# With");
+        fs::write(&conf, text).expect("a file");
+        fs::set_permissions(&conf, fs::Permissions::from_mode(0o640)).expect("a file");
+        let mut left = directory.clone().into_os_string();
+        left.push(".draft");
+        write(&Path::new(&left).join("hosts"), &[NewFile::new("key", PRIVATE, "")]).expect("it is written");
+        let before = contents(&directory);
+        let join = |hosts: &[&str]| {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let fleet = Fleet::read(&directory, 30)?;
+            fleet.write(&fleet.add(&hosts, 30)?)
+        };
+        for wrong in [&["a"][..], &["b", "b"], &["../b"], &["operator"]] {
+            assert!(join(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(contents(&directory), before);
+        join(&["b", "c.d"]).expect("they join");
+        join(&["e"]).expect("it joins");
+        assert!(!Path::new(&left).exists());
+        let after = contents(&directory);
+        for (path, (mode, text)) in &before {
+            let (mode_now, now) = &after[path];
+            assert_eq!(mode_now, mode, "{}", path.display());
+            let is_extended = ["README.md", "nats-server.conf", "users.toml"].iter().any(|name| path.ends_with(name));
+            assert_eq!(now != text, is_extended, "{}", path.display());
+            let kept: Vec<&str> = now.lines().filter(|line| text.lines().any(|earlier| earlier == *line)).collect();
+            assert!(text.lines().all(|line| kept.contains(&line)), "{}", path.display());
+        }
+        let of = |host: &str| after.keys().filter(|path| path.starts_with(directory.join("hosts").join(host))).count();
+        assert_eq!([of("a"), of("b"), of("c.d"), of("e")], [6; 4]);
+        for server in ["one", "2001:db8::1"] {
+            let own = directory.join("servers").join(server);
+            let users = &after[&own.join(USERS)].1;
+            let configuration = &after[&own.join(CONFIGURATION)].1;
+            for host in ["a", "b", "c.d", "e"] {
+                let seed = &after[&directory.join("hosts").join(host).join("agent.nk")].1;
+                let key = KeyPair::from_seed(seed.trim()).expect("a seed").public_key();
+                assert!(users.contains(&format!("\"{host}\" = \"{key}\"\n")), "{users}");
+                assert!(configuration.contains(&format!("nkey: {key}")), "{configuration}");
+                assert!(configuration.contains(&format!("\"_INBOX_{host}.*.*\"")), "{configuration}");
+            }
+        }
+        // The key of another authority, and none.
+        let another = Authority::new(30).expect("an authority").own.key;
+        let key = directory.join(CA_KEY);
+        fs::write(&key, another).expect("a file");
+        let error = join(&["f"]).expect_err("another authority").to_string();
+        assert!(error.contains("does not accept"), "{error}");
+        fs::remove_file(&key).expect("a file");
+        let error = join(&["f"]).expect_err("no key").to_string();
+        assert!(error.contains("authority/ca-key.pem") && error.contains("cp -a"), "{error}");
+        fs::remove_dir_all(&directory).expect("a directory");
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use async_nats::rustls::crypto::{CryptoProvider, ring};
 use async_nats::rustls::pki_types::pem::PemObject;
-use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use async_nats::rustls::server::WebPkiClientVerifier;
+use async_nats::rustls::server::danger::ClientCertVerifier;
 use async_nats::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 type Done<T> = Result<T, String>;
@@ -59,13 +60,24 @@ pub fn server(certificate: &str, key: &str, ca: Option<&str>) -> Done<ServerConf
         .map_err(|e| e.to_string())?;
     let builder = match ca {
         None => builder.with_no_client_auth(),
-        Some(ca) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider()).build();
-            builder.with_client_cert_verifier(verifier.map_err(|e| format!("cannot verify clients: {e}"))?)
-        }
+        Some(ca) => builder.with_client_cert_verifier(verifier(ca)?),
     };
     let config = builder.with_single_cert(certificates(certificate)?, private_key(key)?);
     config.map_err(|e| format!("cannot use the TLS certificate: {e}"))
+}
+
+fn verifier(ca: &str) -> Done<Arc<dyn ClientCertVerifier>> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider()).build();
+    verifier.map_err(|e| format!("cannot verify clients: {e}"))
+}
+
+/// Checks that a server with this authority accepts a client's certificate.
+pub fn verify(ca: &str, certificate: &str) -> Done<()> {
+    let [own] = &certificates(certificate)?[..] else {
+        return Err("there are several certificates".to_owned());
+    };
+    let verified = verifier(ca)?.verify_client_cert(own, &[], UnixTime::now());
+    verified.map(drop).map_err(|e| e.to_string())
 }
 
 fn private_key(text: &str) -> Done<PrivateKeyDer<'static>> {

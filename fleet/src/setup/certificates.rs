@@ -1,4 +1,4 @@
-//! Certificates of a new fleet: an authority, and what it signs for servers, hosts and operators.
+//! Certificates of a fleet: an authority, and what it signs for servers, hosts and operators.
 
 use std::time::Duration;
 
@@ -37,15 +37,27 @@ fn parameters(name: &str, alternatives: Vec<String>, days: u32) -> Result<Certif
     Ok(parameters)
 }
 
+/// Returns the parameters of an authority. Its name and its key are all that its signatures depend on.
+fn of_authority(days: u32) -> Result<CertificateParams> {
+    let mut parameters = parameters("trawl fleet", Vec::new(), days)?;
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(parameters)
+}
+
 impl Authority {
     pub fn new(days: u32) -> Result<Self> {
-        let mut parameters = parameters("trawl fleet", Vec::new(), days)?;
-        parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let parameters = of_authority(days)?;
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed)?;
         let certificate = parameters.self_signed(&key).map_err(failed)?;
         let own = Certified { certificate: certificate.pem(), key: key.serialize_pem() };
         Ok(Self { issuer: Issuer::new(parameters, key), own, days })
+    }
+
+    /// Returns the authority that was made earlier, by its certificate and its key.
+    pub fn of(certificate: String, key: String, days: u32) -> Result<Self> {
+        let parsed = KeyPair::from_pem(&key).map_err(|e| Error::failed("cannot use the authority's key", e))?;
+        Ok(Self { issuer: Issuer::new(of_authority(days)?, parsed), own: Certified { certificate, key }, days })
     }
 
     /// Signs a certificate for a server with these names or addresses, or without them for a client. Servers of a

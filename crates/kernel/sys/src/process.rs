@@ -306,6 +306,13 @@ pub fn prefer_thread() -> Result<()> {
         .map_err(|e| Error::os("cannot raise the priority of a thread", e.into()))
 }
 
+/// Lets this process have as many files and connections open at once as it may choose to: services start with 1,024.
+pub fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // With the lower limit, it works for fewer.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// The right of this process's threads to call [`run_first`], whatever other rights the process gives up. It ends when
 /// this is dropped.
 #[derive(Debug)]

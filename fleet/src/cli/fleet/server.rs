@@ -10,7 +10,7 @@ use std::time::Duration;
 use trawl_front::{published, terminal};
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::files::{run, text_file};
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, process};
 
 use crate::server::{Config, Server, Users};
 use crate::tls;
@@ -45,6 +45,7 @@ pub struct Bus {
 const REST: Duration = Duration::from_secs(60);
 
 pub fn run(args: &Bus) -> Result<ExitCode> {
+    process::allow_many_files();
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
     let (sender, errors) = mpsc::channel();

@@ -13,7 +13,7 @@ use super::phase_of;
 /// Address of the server, in the sender's namespace.
 const SERVER: &str = "10.77.0.1";
 
-/// A fleet of two hosts, set up in the lab: alpha is the sender, beta the receiver.
+/// A fleet set up in the lab: alpha is the sender, beta the receiver, which joins later.
 struct Fleet {
     lab: Lab,
     directory: String,
@@ -31,8 +31,10 @@ fn inside(station: &Station, program: &str, arguments: &[&str]) -> Command {
 impl Fleet {
     fn new(lab: Lab) -> Self {
         let directory = lab.file("new");
-        let made = trawl(&args!("fleet init {directory} --hosts alpha,beta --server {SERVER}"));
-        assert!(made.status.success(), "{made:?}");
+        for more in [format!("alpha --server {SERVER}"), "beta".to_owned()] {
+            let made = trawl(&args!("fleet init {directory} --hosts {more}"));
+            assert!(made.status.success(), "{made:?}");
+        }
         Self { lab, directory }
     }
 
@@ -86,8 +88,10 @@ fn generated_files_start_a_fleet(start: fn(&Fleet) -> Running) {
     let Some(lab) = Lab::open() else { return };
     let fleet = Fleet::new(lab);
     let lab = &fleet.lab;
-    let again = trawl(&args!("fleet init {} --hosts alpha --server {SERVER}", fleet.directory));
-    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    for more in [format!("gamma --server {SERVER}"), "alpha".to_owned()] {
+        let again = trawl(&args!("fleet init {} --hosts {more}", fleet.directory));
+        assert_eq!(again.status.code(), Some(1), "{again:?}");
+    }
     let server = start(&fleet);
     assert!(fleet.operate(&["status"]).status.success());
     let alpha = fleet.agent(&lab.pair.a, "alpha", "alpha", "connected to");

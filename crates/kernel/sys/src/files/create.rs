@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
 /// The mode of new files before the umask.
 const READABLE: u32 = 0o666;
 
@@ -50,6 +52,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = std::fs::remove_file(draft);
     }
     done
+}
+
+/// Exchanges the names of two files or directories of a file system, at once.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
 }
 
 /// Sets the mode of a file, whatever the umask.
