@@ -1,6 +1,7 @@
 //! The page about a store, and the answers to its questions.
 
 mod asked;
+mod paging;
 mod places;
 mod question;
 mod table;
@@ -17,6 +18,7 @@ use trawl_front::json;
 use trawl_sys::Error;
 
 use asked::Asked;
+use paging::Paging;
 use places::NoPlace;
 pub use question::Questions;
 use question::{Outcome, Refusal, Running, Stop};
@@ -100,6 +102,7 @@ impl View {
             "/api/store" => return self.document(&self.list, client),
             "/api/fleet" => return self.document(self.fleet.as_ref().ok_or_else(not_found)?, client),
             "/api/rows" => asked.rows(),
+            "/api/position" => asked.position(),
             "/api/lines" => asked.lines(),
             "/api/incident" => asked.incident(),
             "/packets.pcapng" => Some(asked.packets()),
@@ -112,7 +115,8 @@ impl View {
         log(&user, request, path, &asked);
         let arguments = [&self.query[..], &arguments].concat();
         match path {
-            "/api/rows" => self.rows(&arguments, asked.count(), client),
+            "/api/rows" => self.rows(&arguments, asked.count(), asked.paging(), client),
+            "/api/position" => self.rows(&arguments, 1, None, client),
             "/api/lines" => self.lines(&arguments, client),
             "/api/incident" => self.document(&arguments, client),
             _ => self.packets(&arguments, client),
@@ -152,11 +156,22 @@ impl View {
         Ok(Answer::new(OK, JSON, String::from_utf8_lossy(&text).into_owned()))
     }
 
-    fn rows(&self, arguments: &[OsString], count: usize, client: &Client) -> Result<Answer, Answer> {
+    /// Answers with rows; `paging` is the order in which they were asked for.
+    fn rows(
+        &self,
+        arguments: &[OsString],
+        count: usize,
+        paging: Option<&Paging>,
+        client: &Client,
+    ) -> Result<Answer, Answer> {
         let mut running = self.start(arguments, client)?;
         let part = Rows::read(&mut running, count).map_err(|error| cannot_read(&error))?;
-        let is_empty = part.columns.is_empty();
-        self.part(running, part.more, is_empty, part)
+        let (more, is_empty) = (part.more, part.columns.is_empty());
+        let part = match paging {
+            Some(paging) => paging.page(part),
+            None => part,
+        };
+        self.part(running, more, is_empty, part)
     }
 
     fn lines(&self, arguments: &[OsString], client: &Client) -> Result<Answer, Answer> {

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use url::form_urlencoded;
 
+use super::paging::{Cursor, Paging, Part, Sorted};
+
 /// Number of rows or packets if the question does not say.
 const COUNT: usize = 500;
 /// Maximum number of rows or packets on the page.
@@ -21,6 +23,7 @@ pub struct Asked {
     /// Options about the packets' lines.
     lines: Vec<OsString>,
     count: Option<usize>,
+    paging: Paging,
 }
 
 impl Asked {
@@ -35,16 +38,24 @@ impl Asked {
                 "incident" => asked.incident = Some(value.into_owned()),
                 "from" | "to" | "host" | "interface" => asked.part.push(option()),
                 "count" => asked.count = Some(value.parse().map_err(|_| "the count is no number".to_owned())?),
+                "asc" | "desc" => {
+                    asked.paging.order.push(Sorted { column: value.into_owned(), descends: name == "desc" });
+                }
+                "after" => asked.paging.part = Part::After(Cursor::parse(&value)?),
+                "before" => asked.paging.part = Part::Before(Cursor::parse(&value)?),
+                "last" => asked.paging.part = Part::Last,
                 "verbose" => asked.lines.push("-v".into()),
                 "bytes" => asked.lines.push("-X".into()),
                 _ => {
                     return Err(
-                        "the parameters are sql, filter, incident, from, to, host, interface, count, verbose and bytes"
+                        "the parameters are sql, filter, incident, from, to, host, interface, count, asc, desc, after, \
+                         before, last, verbose and bytes"
                             .to_owned(),
                     );
                 }
             }
         }
+        asked.paging.check()?;
         Ok(asked)
     }
 
@@ -64,10 +75,25 @@ impl Asked {
         self.sql.iter().flat_map(|sql| ["--".into(), sql.into()])
     }
 
+    /// Returns the order of the rows and the page; `None` without an order.
+    pub fn paging(&self) -> Option<&Paging> {
+        (!self.paging.order.is_empty()).then_some(&self.paging)
+    }
+
     /// Returns the arguments for rows; `None` without SQL.
     pub fn rows(&self) -> Option<Vec<OsString>> {
-        self.sql.as_ref()?;
-        Some(self.selection().chain(["--csv".into()]).chain(self.sql()).collect())
+        let sql = self.sql.as_ref()?;
+        let page = self.paging().map(|paging| paging.sql(sql, self.count()));
+        Some(self.csv(page.unwrap_or_else(|| sql.clone())))
+    }
+
+    /// Returns the arguments for the number of rows, and of the rows in front of the page; `None` without SQL.
+    pub fn position(&self) -> Option<Vec<OsString>> {
+        Some(self.csv(self.paging.position(self.sql.as_ref()?)))
+    }
+
+    fn csv(&self, sql: String) -> Vec<OsString> {
+        self.selection().chain(["--csv".into(), "--".into(), sql.into()]).collect()
     }
 
     /// Returns the arguments for packets as lines; `None` for SQL, whose answers are rows.

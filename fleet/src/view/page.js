@@ -61,8 +61,8 @@ let asking = new AbortController();
 
 class Refused extends Error {}
 
-async function ask(path, parameters) {
-  const response = await fetch(`${path}?${parameters ?? ""}`, { signal: asking.signal });
+async function ask(path, parameters, signal = asking.signal) {
+  const response = await fetch(`${path}?${parameters ?? ""}`, { signal });
   if (response.status === 401) {
     logIn();
     throw new Refused("");
@@ -107,18 +107,19 @@ async function answering(work) {
 const isNumber = text => /^-?\d+(\.\d+)?$/.test(text);
 const NAMES = ["sport", "dport", "protocol", "flow", "hash", "tcp_seq", "time_ns", "frame", "offset", "chunk", "pid", "vlan", "vni", "ethertype"];
 
-/** Returns a table. `sorted` has the column and the direction, and makes the heads buttons; `first` adds a cell. */
-function table(columns, rows, { sorted, first } = {}) {
+/** Returns a table. `sorted` has the column and the direction, and makes the heads buttons; `first` adds a cell; `isSparse`
+ *  leaves out columns without values. */
+function table(columns, rows, { sorted, first, isSparse } = {}) {
   if (!rows.length && !sorted) return make("p", {}, "none");
-  const shown = columns.map((name, at) => ({ name, at })).filter(({ at }) => !sorted || rows.some(row => row[at] !== ""));
+  const shown = columns.map((name, at) => ({ name, at })).filter(({ name, at }) => !isSparse || name === sorted?.column || rows.some(row => row[at] !== ""));
   const numeric = new Set(shown.filter(({ at }) => rows.length && rows.every(row => row[at] === "" || isNumber(row[at]))).map(({ at }) => at));
   const head = ({ name, at }) => {
     if (!sorted) return make("th", { class: numeric.has(at) ? "number" : undefined, scope: "col" }, name);
     const order = sorted.column === name ? (sorted.descends ? "descending" : "ascending") : undefined;
-    const turn = () => go({ sort: name, order: order === "descending" ? "asc" : "desc", page: "" });
+    const turn = () => go({ ...FIRST, sort: name, order: order === "descending" ? "asc" : "desc" });
     const arrow = order ? (sorted.descends ? " ▾" : " ▴") : "";
     return make("th", { class: numeric.has(at) ? "number" : undefined, scope: "col", "aria-sort": order },
-      make("button", { type: "button", id: `sort-${name}`, onclick: turn }, name.replaceAll("_", " ") + arrow));
+      make("button", { type: "button", id: `sort-${name}`, onclick: turn }, (isSparse ? name.replaceAll("_", " ") : name) + arrow));
   };
   const cell = (row, { name, at }) => {
     const text = row[at].replace(/^(\d{4}-\d\d-\d\d)T([\d:.]+)Z$/, "$1 $2");
@@ -129,6 +130,112 @@ function table(columns, rows, { sorted, first } = {}) {
   const body = rows.map(row => make("tr", {}, first && make("td", {}, first(row)), ...shown.map(one => cell(row, one))));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answer" },
     make("table", {}, make("thead", {}, make("tr", {}, first && make("th"), ...shown.map(head))), make("tbody", {}, ...body)));
+}
+
+/* Pages of a sorted table. A page is found by a row's cursor, so that the server never sorts all rows. */
+
+/** Rows that are asked for at once: for conversations, the server adds up all packets for each question. */
+const BLOCK = 10 * ROWS;
+const FIRST = { after: "", before: "", last: "" };
+/** Successive rows of a sorted table, the number of rows in front of them, and of all rows; `null` while it is unknown. */
+let block = { key: "", stop: new AbortController() };
+
+/** Returns the rows of a block that are on the page, as two numbers; nothing if the block lacks some. */
+function within({ cursors, after, before, hasBefore, hasAfter }) {
+  const size = cursors.length;
+  let from = 0, to = ROWS;
+  if (get("last") || get("before")) {
+    to = get("last") ? (hasAfter ? -1 : size) : get("before") === before ? size : cursors.indexOf(get("before"));
+    if (to < 0) return null;
+    from = to - ROWS;
+    if (from < 0 && !hasBefore) [from, to] = [0, Math.min(ROWS, size)];
+  } else {
+    from = get("after") ? (get("after") === after ? 0 : cursors.indexOf(get("after")) + 1 || -1) : hasBefore ? -1 : 0;
+    to = from + ROWS;
+    if (to > size && !hasAfter) to = size;
+  }
+  return from >= 0 && to <= size ? [from, to] : null;
+}
+
+/** Asks for the rows around a page. */
+async function blockOf(key, parameters) {
+  const question = new URLSearchParams(parameters);
+  const place = Object.keys(FIRST).find(name => get(name));
+  if (place) question.set(place, get(place));
+  question.set("count", BLOCK);
+  const answer = await ask("api/rows", question);
+  const { rows, cursors = [], more } = answer;
+  const isTurned = place === "before" || place === "last";
+  const old = block.key === key ? block : { start: null, total: null, cursors: [] };
+  const found = old.start === null ? -1 : old.cursors.indexOf(get(place));
+  let start = place ? null : 0;
+  if (found >= 0) start = old.start + (isTurned ? found - rows.length : found + 1);
+  if (isTurned && !more) start = 0;
+  if (place === "last" && old.total !== null) start = old.total - rows.length;
+  if (block.key !== key) block.stop.abort();
+  const stop = block.key === key ? block.stop : new AbortController();
+  const hasAfter = isTurned ? place === "before" : more;
+  const total = hasAfter || start === null ? old.total : start + rows.length;
+  const own = { ...answer, cursors, key, parameters, start, total, stop, view: view(), after: get("after"), before: get("before"), hasBefore: isTurned ? more : Boolean(place), hasAfter };
+  if (old.located && start !== null) own.located = old.located.then(() => { own.total ??= old.total; });
+  block = own;
+  return own;
+}
+
+/** Counts the rows of the table, and the ones in front of the block unless they are known. */
+async function locate(own) {
+  const question = new URLSearchParams(own.parameters);
+  if (own.start === null && own.cursors.length) question.set("after", own.cursors[0]);
+  const { rows: [[total, before]] } = await ask("api/position", question, own.stop.signal);
+  own.total = Number(total);
+  own.start ??= Math.max(0, Number(before) - 1);
+}
+
+/** Returns the order that the address asks for; `ties` are the columns that tell rows with equal values apart. */
+function orderOf(column, ties) {
+  const first = get("sort") || column;
+  return [[first, get("order") !== "asc"], ...ties.filter(name => name !== first).map(name => [name, false])];
+}
+
+/** Shows a page of a table: `order` has columns and directions that together differ in any two rows. */
+async function showPages(main, sql, order, options = {}) {
+  const parameters = selected({ sql });
+  for (const [name, descends] of order) parameters.append(descends ? "desc" : "asc", name);
+  const key = String(parameters);
+  let own = block;
+  let span = own.key === key ? within(own) : null;
+  if (!span) {
+    own = await blockOf(key, parameters);
+    span = within(own) ?? (get("before") || get("last") ? [Math.max(0, own.rows.length - ROWS), own.rows.length] : [0, Math.min(ROWS, own.rows.length)]);
+  }
+  const [from, to] = span;
+  const { columns, rows, cursors, hasBefore, hasAfter } = own;
+  remark(own.remarks);
+  const step = (text, place, changes, possible) => make("button", { type: "button", id: `${text}-${place}`, disabled: !possible, onclick: () => go({ ...FIRST, ...changes }) }, text);
+  const [isBefore, isAfter] = [hasBefore || from > 0, hasAfter || to < rows.length];
+  const places = [];
+  const pages = place => {
+    places.push(make("span", {}));
+    return make("div", { class: "bar" }, step("First", place, {}, isBefore), step("Previous", place, { before: cursors[from] }, isBefore), places.at(-1),
+      step("Next", place, { after: cursors[to - 1] }, isAfter), step("Last", place, { last: "1" }, isAfter));
+  };
+  const tell = counted => {
+    const span = own.start === null ? plural(to - from, "row") : to > from ? `${count.format(own.start + from + 1)} to ${count.format(own.start + to)}` : "none";
+    const text = own.total !== null ? `${span} of ${count.format(own.total)}` : `${span} of ${counted}`;
+    for (const place of places) place.textContent = text;
+  };
+  const [column, descends] = order[0];
+  const choice = options.isSparse && make("label", { class: "box" }, "Sort by", make("select", { id: "sort", onchange: event => go({ ...FIRST, sort: event.target.value }) },
+    ...columns.map(name => make("option", { value: name, selected: name === column }, name.replaceAll("_", " ")))));
+  const above = pages("above");
+  if (choice) above.append(choice);
+  main.append(above, table(columns, rows.slice(from, to), { ...options, sorted: { column, descends } }), pages("below"));
+  tell("… (counting)");
+  if (own.start === null || own.total === null) {
+    own.located ??= locate(own);
+    own.located.then(() => tell(""), () => tell("an unknown number"));
+  }
+  return to - from;
 }
 
 /* Hosts. */
@@ -307,7 +414,7 @@ function filterOf(row) {
 /** Returns the selection of a conversation's packets. */
 function packetsOf(row) {
   const seconds = text => Date.parse(text) / 1000;
-  const changes = { view: "packets", filter: filterOf(row), sort: "", order: "", page: "", where: "" };
+  const changes = { view: "packets", filter: filterOf(row), sort: "", order: "", where: "", ...FIRST };
   if (row.host) changes.host = row.host;
   if (row.first && row.last && !get("incident")) {
     changes.from = String(Math.floor(seconds(row.first)));
@@ -316,40 +423,15 @@ function packetsOf(row) {
   return changes;
 }
 
-/** Rows that a question returns for several pages, because the server sorts all conversations for each question. */
-const BLOCK = 10 * ROWS;
-let kept = { key: "", answer: null };
-
-/** Returns the conversations of a page, and whether there are more. */
-async function pageOf(sql, page) {
-  const first = (page - 1) * ROWS % BLOCK;
-  const start = (page - 1) * ROWS - first;
-  const question = `${sql} LIMIT ${BLOCK + 1} OFFSET ${start}`;
-  const key = `${selected()} ${question}`;
-  if (kept.key !== key) kept = { key, answer: await rows(question, BLOCK) };
-  const { answer } = kept;
-  // Long rows are cut before the end of the block.
-  if (answer.more && answer.rows.length < first + ROWS) return rows(`${sql} LIMIT ${ROWS + 1} OFFSET ${start + first}`, ROWS);
-  return { ...answer, rows: answer.rows.slice(first, first + ROWS), more: answer.more || answer.rows.length > first + ROWS };
-}
-
 async function showConversations(main) {
   const where = make("input", { name: "where", placeholder: "bytes > 1000000 AND dport = 443", value: get("where"), spellcheck: "false", autocomplete: "off" });
-  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ where: where.value, page: "" }); } },
+  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ ...FIRST, where: where.value }); } },
     make("label", { class: "wide" }, "Condition in SQL on the columns", where), make("button", {}, "Apply")));
-  const page = Math.max(1, Number(get("page")) || 1);
-  const column = get("sort") || "bytes";
-  const descends = get("order") !== "asc";
-  const condition = get("where") ? ` WHERE (${get("where")}\n)` : "";
-  const sql = `SELECT * FROM flows${condition} ORDER BY ${quoted(column)} ${descends ? "DESC" : "ASC"} NULLS LAST, first, flow`;
-  const answer = await pageOf(sql, page);
-  remark(answer.remarks);
-  const named = row => Object.fromEntries(answer.columns.map((name, at) => [name, row[at]]));
-  const step = (text, place, to, possible) => make("button", { type: "button", id: `${text}-${place}`, disabled: !possible, onclick: () => go({ page: to > 1 ? to : "" }) }, text);
-  const pages = place => make("div", { class: "bar" }, step("Previous", place, page - 1, page > 1), make("span", {}, `page ${page}`), step("Next", place, page + 1, answer.more));
-  main.append(pages("above"), table(answer.columns, answer.rows, { sorted: { column, descends }, first: row => link("packets", packetsOf(named(row))) }), pages("below"));
-  const from = (page - 1) * ROWS;
-  return answer.rows.length ? `conversations ${count.format(from + 1)} to ${count.format(from + answer.rows.length)}${answer.more ? ", there are more" : ""}` : "no conversations";
+  const sql = `SELECT * FROM flows${get("where") ? ` WHERE (${get("where")}\n)` : ""}`;
+  const order = orderOf("bytes", ["first", "flow", "nat_flow"]);
+  const named = row => Object.fromEntries(block.columns.map((name, at) => [name, row[at]]));
+  const shown = await showPages(main, sql, order, { isSparse: true, first: row => link("packets", packetsOf(named(row))) });
+  return shown ? plural(shown, "conversation") : "no conversations";
 }
 
 /* Packets. */
@@ -406,10 +488,12 @@ const EXAMPLES = {
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "DISTINCT", "COUNT(*)", "SUM(", "AVG(", "MIN(", "MAX(", "BETWEEN", "IS NOT NULL", "in_net(src, '10.0.0.0/8')", "date_trunc('minute', time)", "packets", "flows", "sightings"];
 let columns = null;
 
+/** Returns the names of the columns of a table. */
+const columnsOf = async table => (await ask("api/rows", new URLSearchParams({ sql: `SELECT * FROM ${table} LIMIT 0`, count: 1 }))).columns;
+
 /** Returns the words that complete a query. */
 async function words() {
-  const of = async name => (await ask("api/rows", new URLSearchParams({ sql: `SELECT * FROM ${name} LIMIT 0`, count: 1 }))).columns;
-  columns ??= [...new Set([...await of("packets"), ...await of("flows"), ...await of("sightings")])];
+  columns ??= [...new Set([...await columnsOf("packets"), ...await columnsOf("flows"), ...await columnsOf("sightings")])];
   return [...columns, ...KEYWORDS];
 }
 
@@ -455,19 +539,31 @@ async function showSql(main) {
   const area = make("textarea", { id: "sql", spellcheck: "false", "aria-label": "Query in SQL", "aria-controls": "words", placeholder: "SELECT host, src, count(*) FROM packets GROUP BY ALL" });
   area.value = get("sql");
   const offered = make("ul", { id: "words", role: "listbox", hidden: true });
-  const examples = make("select", { "aria-label": "Examples", onchange: event => { if (event.target.value) go({ sql: EXAMPLES[event.target.value] }); } },
+  const examples = make("select", { "aria-label": "Examples", onchange: event => { if (event.target.value) go({ ...FIRST, sql: EXAMPLES[event.target.value], sort: "", order: "" }); } },
     make("option", { value: "" }, "Examples"), ...Object.keys(EXAMPLES).map(name => make("option", {}, name)));
-  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ sql: area.value }); } },
+  main.append(make("form", { onsubmit: event => { event.preventDefault(); go({ ...FIRST, sql: area.value, sort: "", order: "" }); } },
     make("div", { class: "editor" }, area, offered), make("button", {}, "Run"), make("span", { class: "keys" }, "Ctrl+Enter runs; the tables packets, flows and sightings have the packets of the selection above"), examples));
   const offer = complete(area, offered);
   const learned = words().then(offer, () => {});
   if (!get("sql").trim()) { area.focus(); await learned; return ""; }
+  if (get("sort")) return showSorted(main);
   const answer = await rows(get("sql"), 1000);
   remark(answer.remarks);
-  const located = ["chunk", "frame", "offset", "time_ns"].every(name => answer.columns.includes(name));
-  if (located) main.append(make("div", { class: "bar" }, make("a", { class: "button", href: `packets.pcapng?${selected({ sql: get("sql") })}`, download: "packets.pcapng" }, "Download these packets as pcapng")));
-  main.append(table(answer.columns, answer.rows));
-  return answer.more ? `the first ${plural(answer.rows.length, "row")}: aggregate, or add a LIMIT` : plural(answer.rows.length, "row");
+  if (isLocated(answer.columns)) main.append(make("div", { class: "bar" }, make("a", { class: "button", href: `packets.pcapng?${selected({ sql: get("sql") })}`, download: "packets.pcapng" }, "Download these packets as pcapng")));
+  main.append(table(answer.columns, answer.rows, { sorted: {} }));
+  return answer.more ? `the first ${plural(answer.rows.length, "row")}: sort them by a column to see all` : plural(answer.rows.length, "row");
+}
+
+const LOCATION = ["time_ns", "chunk", "frame", "offset"];
+const isLocated = columns => LOCATION.every(name => columns.includes(name));
+
+/** Shows the rows of a query in the order of a column, page by page. */
+async function showSorted(main) {
+  const sql = `(${get("sql").trim().replace(/;$/, "")}\n)`;
+  const all = await columnsOf(sql);
+  // Rows that differ in no column cannot be told apart, so that they are one row.
+  const shown = await (isLocated(all) ? showPages(main, `SELECT * FROM ${sql}`, orderOf("", LOCATION)) : showPages(main, `SELECT DISTINCT * FROM ${sql}`, orderOf("", all)));
+  return `${plural(shown, "row")}${isLocated(all) ? "" : "; equal rows are shown once"}`;
 }
 
 /* Incidents. */
@@ -526,9 +622,13 @@ function show() {
   asking = new AbortController();
   state = new URLSearchParams(location.hash.slice(1));
   const own = view();
+  if (own !== block.view) {
+    block.stop.abort();
+    block.stop = new AbortController();
+  }
   document.title = `${VIEWS[own]} – trawl store`;
   for (const tab of find("nav").children) {
-    tab.href = address({ view: tab.dataset.view, page: "", sort: "", order: "" });
+    tab.href = address({ ...FIRST, view: tab.dataset.view, sort: "", order: "" });
     if (tab.dataset.view === own) tab.setAttribute("aria-current", "page");
     else tab.removeAttribute("aria-current");
   }
@@ -543,8 +643,11 @@ function show() {
   find("#view").replaceWith(main);
   answering(async () => {
     const text = await SHOW[own](main);
-    // The new button has the keyboard's focus if the old one had it.
-    if (document.activeElement === document.body && focused) document.getElementById(focused)?.focus();
+    // The new button has the keyboard's focus if the old one had it; the table, if the button leads nowhere.
+    if (document.activeElement === document.body && focused) {
+      const again = document.getElementById(focused);
+      (again?.disabled ? find("#view .scroll") : again)?.focus();
+    }
     return text;
   });
 }
@@ -583,7 +686,7 @@ find("#user button").addEventListener("click", async () => {
 find("#selection").addEventListener("submit", event => {
   event.preventDefault();
   const form = event.target.elements;
-  go({ ...Object.fromEntries(SELECTION.map(name => [name, form[name].value.trim()])), page: "" });
+  go({ ...Object.fromEntries(SELECTION.map(name => [name, form[name].value.trim()])), ...FIRST });
 });
 window.addEventListener("hashchange", show);
 start();

@@ -12,6 +12,9 @@ const LARGEST: usize = 8 << 20;
 pub struct Rows {
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
+    /// Places of the rows in their order; empty without an order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cursors: Vec<String>,
     /// True if the answer has further rows.
     pub more: bool,
 }
@@ -119,7 +122,7 @@ mod tests {
     fn fields_may_have_commas_quotes_and_lines() {
         let text = "a,b\n1,\"x,\"\"y\"\"\nz\"\n,\n\"\",é\n";
         let expected = [["1", "x,\"y\"\nz"], ["", ""], ["", "é"]];
-        let Rows { columns, rows, more } = rows(text, 10);
+        let Rows { columns, rows, more, .. } = rows(text, 10);
         assert_eq!((columns, more), (vec!["a".to_owned(), "b".to_owned()], false));
         assert_eq!(rows, expected);
     }

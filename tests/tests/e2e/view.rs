@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 use trawl_tests::frames::{ipv4_udp, ipv6_udp, silent, tcp_to, udp_to};
@@ -82,6 +83,11 @@ fn target(path: &str, parameters: &[(&str, &str)]) -> String {
     format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
+fn get(address: &str, path: &str, parameters: &[(&str, &str)]) -> Answer {
+    let target = target(path, parameters);
+    send(address, &format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n"), "")
+}
+
 impl Page {
     pub fn serve(url: &str, options: &[&str]) -> Self {
         let base = args!("store serve {url} --listen 127.0.0.1:0 --spool /nonexistent");
@@ -93,8 +99,7 @@ impl Page {
     }
 
     pub fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Answer {
-        let target = target(path, parameters);
-        send(&self.address, &format!("GET {target} HTTP/1.1\r\nHost: {}\r\n", self.address), "")
+        get(&self.address, path, parameters)
     }
 }
 
@@ -192,6 +197,89 @@ fn page_has_the_answers_of_the_commands() {
     let said = served.page.running.said();
     assert!(said.contains("127.0.0.1 asks /api/lines: --filter=udp"), "{said}");
     assert!(served.page.running.stop().status.success());
+}
+
+/// Rows with equal, negative and missing values, and with texts that are hard to quote.
+const VALUES: &str =
+    "SELECT id, n, t, f, b, arrow_cast(w, 'Timestamp(Microsecond, Some(\"UTC\"))') AS \"the time\" FROM (VALUES
+    (1, 5, 'it''s', 0.1, true, '2026-01-31T14:30:00.000001Z'),
+    (2, -5, '', -2.5, false, '2026-01-31T14:30:00Z'),
+    (3, NULL, NULL, NULL, NULL, NULL),
+    (4, 5, '=\"x\",', 'NaN', true, '1969-12-31T23:59:59.999999Z'),
+    (5, -9223372036854775808, 'é\n', 'inf', NULL, NULL),
+    (6, 5, 'it''s', 0.30000000000000004, true, '2026-01-31T14:30:00.000001Z'),
+    (7, 0, NULL, 0.3, false, '2026-01-31T14:30:00Z'))
+    AS t(id, n, t, f, b, w)";
+
+/// Returns the rows of a table by its pages, and checks the pages in the other direction.
+fn by_pages(address: &str, sql: &str, order: &[(&str, &str)], count: &str) -> Vec<Value> {
+    let walk = |first: Option<(&str, &str)>, next: &str| {
+        let mut pages = Vec::new();
+        let mut place = first.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        loop {
+            let mut parameters = [&[("sql", sql), ("count", count)], order].concat();
+            parameters.extend(place.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+            let answer = get(address, "/api/rows", &parameters);
+            assert_eq!(answer.status, 200, "{parameters:?}: {}", answer.text());
+            let answer = answer.json();
+            let list = |name: &str| answer[name].as_array().expect("a list").clone();
+            let (rows, cursors) = (list("rows"), list("cursors"));
+            assert_eq!(rows.len(), cursors.len(), "{answer}");
+            let end = if next == "after" { cursors.last() } else { cursors.first() };
+            place = end.map(|end| (next.to_owned(), end.as_str().expect("a text").to_owned()));
+            pages.push(rows);
+            if answer["more"] == Value::Bool(false) {
+                return pages;
+            }
+        }
+    };
+    let forward = walk(None, "after").concat();
+    let mut backward = walk(Some(("last", "1")), "before");
+    backward.reverse();
+    assert_eq!(forward, backward.concat(), "{order:?}");
+    forward
+}
+
+/// Checks the pages of a table in the order of each of these columns, two at a time.
+fn check_columns(columns: &[&str], check: impl Fn(&str) + Sync) {
+    let (even, odd): (Vec<_>, Vec<_>) = columns.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    thread::scope(|scope| {
+        for part in [even, odd] {
+            scope.spawn(|| part.into_iter().for_each(|(_, column)| check(column)));
+        }
+    });
+}
+
+#[test]
+fn pages_have_each_row_once_in_both_directions() {
+    let request = b"GET / HTTP/1.1\r\nHost: a'b\r\n\r\n";
+    let frames = [ipv4_udp(0), ipv6_udp(0), tcp_to(80, request), tcp_to(81, b"x"), udp_to(53, b"x")];
+    let Some(served) = Served::of(&frames) else { return };
+    let address = &served.page.address;
+    let rows = |sql: &str| get(address, "/api/rows", &[("sql", sql)]).json();
+    check_columns(&["id", "n", "t", "f", "b", "the time"], |column| {
+        for direction in ["asc", "desc"] {
+            let found = by_pages(address, VALUES, &[(direction, column), ("asc", "id")], "3");
+            let sorted = format!("SELECT * FROM ({VALUES}) ORDER BY \"{column}\" {direction} NULLS LAST, id");
+            assert_eq!(rows(&sorted)["rows"], Value::from(found), "{column} {direction}");
+        }
+    });
+    let flows = rows("SELECT * FROM flows LIMIT 0");
+    let columns: Vec<_> = flows["columns"].as_array().expect("columns").iter().filter_map(Value::as_str).collect();
+    check_columns(&columns, |column| {
+        let order = [("desc", column), ("asc", "first"), ("asc", "flow"), ("asc", "nat_flow")];
+        let mut found = by_pages(address, "SELECT * FROM flows;", &order, "3");
+        found.dedup();
+        assert_eq!(found.len(), frames.len(), "{column}");
+    });
+    let order = [("sql", "SELECT * FROM flows"), ("desc", "first"), ("asc", "flow")];
+    let second = served.get("/api/rows", &[&order[..], &[("count", "2")]].concat()).json();
+    let after = second["cursors"][1].as_str().expect("a cursor");
+    let position = served.get("/api/position", &[&order[..], &[("after", after)]].concat()).json();
+    assert_eq!(position["rows"], serde_json::json!([[frames.len().to_string(), "2"]]));
+    for (name, value) in [("after", "[1]"), ("after", after), ("last", "1")] {
+        assert_eq!(served.get("/api/rows", &[("sql", "SELECT 1"), (name, value)]).status, 400, "{name}={value}");
+    }
 }
 
 #[test]
@@ -340,7 +428,14 @@ fn chromium_shows_the_page_and_runs_no_text_of_packets() {
     }
     let shown = |state: &str| shown(&served, state).expect("Chromium");
     let conversations = shown("view=conversations&sort=packets");
-    assert!(conversations.contains("conversations 1 to ") && conversations.contains("aria-sort=\"descending\""));
+    assert!(
+        conversations.contains(">1 to 2 of 2<") && conversations.contains("aria-sort=\"descending\""),
+        "{conversations}"
+    );
+    let last = shown("view=conversations&sort=dns_name&last=1");
+    assert!(last.contains(">1 to 2 of 2<") && last.contains("id=\"sort-dns_name\""), "{last}");
+    let sorted = shown("view=sql&sort=dport&order=asc&sql=SELECT dport, 'it''s' AS t FROM packets;");
+    assert!(sorted.contains(">1 to 2 of 2<") && sorted.contains("equal rows are shown once"), "{sorted}");
     let rows = shown("view=sql&sql=SELECT http_host, count(*) FROM packets GROUP BY http_host ORDER BY 1");
     assert!(rows.contains("&lt;img/src=x/onerror=document.title='run'&gt;") && !rows.contains("<img"), "{rows}");
     let failed = shown("view=sql&sql=SELECT nope FROM packets");
