@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, UInt64Array};
+use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Int32Type};
 use datafusion::error::Result;
-use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, create_udf,
+};
 use datafusion::prelude::SessionContext;
 use trawl_store::flow_number;
 
@@ -29,7 +32,7 @@ const FLOWS: Grouping = Grouping {
     is_second: "nat_flow < flow",
     seen_at: "names(array_agg(host)) AS hosts, names(array_agg(interface)) AS interfaces, \
               names(array_agg(capture)) AS captures,",
-    columns: "hosts, interfaces, captures,",
+    columns: "copied(hosts) AS hosts, copied(interfaces) AS interfaces, copied(captures) AS captures,",
 };
 
 /// A row for each place that saw a conversation.
@@ -52,6 +55,7 @@ impl Grouping {
 pub async fn register(context: &SessionContext) -> Result<()> {
     context.register_udf(flow_number_function());
     context.register_udf(names_function());
+    context.register_udf(ScalarUDF::from(Copied(Signature::any(1, Volatility::Immutable))));
     for (name, grouping) in [("flows", FLOWS), ("sightings", SIGHTINGS)] {
         let view = context.sql(&grouping.sql()).await?.into_view();
         context.register_table(name, view)?;
@@ -97,7 +101,71 @@ fn names_function() -> ScalarUDF {
     create_udf("names", types, DataType::Utf8, Volatility::Immutable, Arc::new(function))
 }
 
+/// The function `copied(column)`, whose values share no memory with other rows of the column.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Copied(Signature);
+
+impl ScalarUDFImpl for Copied {
+    fn name(&self) -> &'static str {
+        "copied"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        Ok(types[0].clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let column = args.args[0].to_array(args.number_rows)?;
+        let rows: UInt64Array = (0..column.len() as u64).collect();
+        Ok(ColumnarValue::Array(take(&column, &rows, None)?))
+    }
+}
+
 fn names(texts: &ArrayRef) -> String {
     let different: BTreeSet<&str> = texts.as_string::<i32>().iter().flatten().collect();
     different.into_iter().collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::datatypes::{Field, Int64Type};
+    use datafusion::datasource::empty::EmptyTable;
+    use datafusion::physical_plan::SendableRecordBatchStream;
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    async fn answer(sql: &str) -> SendableRecordBatchStream {
+        let context = SessionContext::new();
+        context.register_table("packets", Arc::new(EmptyTable::new(trawl_store::schema()))).expect("a table");
+        register(&context).await.expect("views");
+        context.sql(sql).await.expect("a query").execute_stream().await.expect("an answer")
+    }
+
+    #[tokio::test]
+    async fn memory_of_rows_is_counted_exactly() {
+        let flows = answer("SELECT * FROM flows").await;
+        let views = flows.schema().fields().iter().filter(|field| *field.data_type() == DataType::Utf8View).count();
+        assert_eq!(views, 0, "views of texts share memory: {:?}", flows.schema());
+        let column: ArrayRef = Arc::new((0..1_000_000).collect::<Int64Array>());
+        let args = ScalarFunctionArgs {
+            args: vec![ColumnarValue::Array(column.slice(7, 3))],
+            arg_fields: Vec::new(),
+            number_rows: 3,
+            return_field: Arc::new(Field::new("n", DataType::Int64, true)),
+            config_options: Arc::default(),
+        };
+        let copied = Copied(Signature::any(1, Volatility::Immutable)).invoke_with_args(args).expect("a column");
+        let copied = copied.to_array(3).expect("a column");
+        assert_eq!(copied.as_primitive::<Int64Type>().values(), &[7, 8, 9]);
+        assert!(copied.get_buffer_memory_size() < 1000);
+        let mut rows = answer("SELECT copied(arrow_cast('x', 'LargeUtf8')) AS a, copied(NULL) IS NULL AS b").await;
+        let row = rows.next().await.expect("a row").expect("a row");
+        assert_eq!(row.schema().field(0).data_type(), &DataType::LargeUtf8);
+        assert!(row.column(1).as_boolean().value(0));
+    }
 }

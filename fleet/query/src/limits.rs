@@ -1,4 +1,4 @@
-//! Limits of a query: half of the memory for sorting and grouping, and temporary files for the rest.
+//! Limits of a query: three eighths of the memory for sorting and grouping, and temporary files for the rest.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use datafusion::error::Result as QueryResult;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use trawl_store::search::limits::{EXCEEDED, Ending, watch};
 use trawl_sys::Result;
+
+use crate::pool::Pool;
 
 /// Maximum number of bytes of a query's temporary files.
 const SPILL: u64 = 16 << 30;
@@ -80,7 +81,8 @@ fn remove_left(parent: &Path) {
 
 /// Returns the environment of a query that may use this much memory.
 pub fn environment(memory: u64) -> QueryResult<(Arc<RuntimeEnv>, Option<Spill>)> {
-    let pool = FairSpillPool::new(usize::try_from(memory / 2).unwrap_or(usize::MAX));
+    // Operators use more than they count, such as the batches on their way between them.
+    let pool = Pool::new(usize::try_from(memory / 8 * 3).unwrap_or(usize::MAX));
     remove_left(&std::env::temp_dir());
     let spill = Spill::create(directory());
     let mode = match &spill {

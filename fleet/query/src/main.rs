@@ -6,6 +6,7 @@ mod engine;
 mod flows;
 mod limits;
 mod net;
+mod pool;
 mod pruning;
 mod table;
 

@@ -17,8 +17,8 @@ sides AS (
 ),
 -- Sides with one other side only, as packets have it that are sent `forth`.
 single AS (
-    SELECT flow, min(nat_flow) AS nat_flow, min(nat_src) AS nat_src, min(nat_sport) AS nat_sport,
-        min(nat_dst) AS nat_dst, min(nat_dport) AS nat_dport
+    SELECT flow, min(nat_flow) AS nat_flow, arrow_cast(min(nat_src), 'Utf8') AS nat_src, min(nat_sport) AS nat_sport,
+        arrow_cast(min(nat_dst), 'Utf8') AS nat_dst, min(nat_dport) AS nat_dport
     FROM (
         SELECT DISTINCT flow, nat_flow,
             CASE WHEN forth THEN nat_src ELSE nat_dst END AS nat_src,
@@ -144,6 +144,7 @@ shown AS (
         CASE WHEN is_first THEN dport2 ELSE dport1 END AS nat_high_port
     FROM begun
 )
+-- The columns that are not computed are parts of the values of all groups, which a row would keep in memory: they are copied.
 SELECT arrow_cast(first / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS first,
     arrow_cast(last / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS last,
     CASE WHEN is_forth THEN low ELSE high END AS src, CASE WHEN is_forth THEN low_port ELSE high_port END AS sport,
@@ -151,10 +152,11 @@ SELECT arrow_cast(first / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS first,
     protocol, packets_forth + packets_back AS packets, bytes_forth + bytes_back AS bytes,
     CASE WHEN is_forth THEN packets_back ELSE packets_forth END AS packets_back,
     CASE WHEN is_forth THEN bytes_back ELSE bytes_forth END AS bytes_back,
-    segments_forth + segments_back AS segments, connections, retransmissions_forth + retransmissions_back AS retransmissions, reset,
+    segments_forth + segments_back AS segments, copied(connections) AS connections, retransmissions_forth + retransmissions_back AS retransmissions, reset,
     CASE WHEN is_forth THEN nat_low ELSE nat_high END AS nat_src,
     CASE WHEN is_forth THEN nat_low_port ELSE nat_high_port END AS nat_sport,
     CASE WHEN is_forth THEN nat_high ELSE nat_low END AS nat_dst,
     CASE WHEN is_forth THEN nat_high_port ELSE nat_low_port END AS nat_dport,
-    dns_name, tls_server_name, ja4, http_host, comm, container, {columns} flow, nat_flow
+    copied(dns_name) AS dns_name, copied(tls_server_name) AS tls_server_name, copied(ja4) AS ja4,
+    copied(http_host) AS http_host, copied(comm) AS comm, copied(container) AS container, {columns} flow, nat_flow
 FROM shown
