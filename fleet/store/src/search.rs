@@ -40,8 +40,9 @@ pub struct Readers {
 impl Readers {
     /// Returns the readers of a store for a search of these files.
     pub fn of(store: &Store, files: &[File]) -> Self {
-        let objects: Arc<dyn ObjectStore> = Arc::new(ReadOnly(Checked(store.objects())));
         let is_remote = !store.url().starts_with("file:");
+        let checked = Checked { store: store.objects(), is_directory: !is_remote };
+        let objects: Arc<dyn ObjectStore> = Arc::new(ReadOnly(checked));
         let same = Arc::clone(&objects);
         let footers = if is_remote { Cached::around(same, store.identity()) } else { same };
         Self { objects, footers: Summarised::around(footers, files), is_remote }

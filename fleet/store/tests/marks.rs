@@ -196,6 +196,27 @@ fn summaries_replace_the_ends_of_index_files() {
 }
 
 #[test]
+fn files_without_the_address_are_not_opened() {
+    let stored = Stored::new("unopened");
+    stored.run(9, 1);
+    stored.index();
+    stored.run(1, 3);
+    let contents = stored.contents();
+    fs::remove_dir_all(stored.store().join("new")).expect("marks");
+    let find = |expression: &str| {
+        let mut conditions = Conditions::default();
+        conditions.narrow(expression);
+        let found = Locations::find(&stored.url(), contents.files.clone(), conditions.joined()).expect("a store");
+        found.map(|place| place.map(|place| place.time_ns).map_err(drop)).collect::<Result<Vec<_>, ()>>()
+    };
+    assert_eq!(find("host 10.3.200.1"), Ok(Vec::new()));
+    assert_eq!(find("src host 10.9.0.3").map(|found| found.len()), Ok(1));
+    for asked in ["host 10.1.2.3", "host 10.3.200.1 or port 53", "not host 10.3.200.1", "net 10.3.0.0/16", "ip"] {
+        assert_eq!(find(asked), Err(()), "{asked}");
+    }
+}
+
+#[test]
 fn objects_changed_after_their_summary_are_read_themselves() {
     let stored = Stored::new("changed");
     stored.run(9, 1);

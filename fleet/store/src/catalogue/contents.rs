@@ -7,6 +7,7 @@ use trawl_sys::Result;
 
 use super::Catalogue;
 use super::new_records::{Marks, New, Source};
+use super::summary::Addresses;
 use crate::object::remote::Store;
 use crate::runs::Runs;
 use crate::runs::coverage::Scope;
@@ -31,6 +32,9 @@ pub struct Copied {
     pub summary: String,
     /// Length of the file's footer.
     pub footer: u64,
+    /// The addresses that the file may have: it is not opened for a question about others.
+    #[serde(skip)]
+    pub addresses: Addresses,
 }
 
 impl File {

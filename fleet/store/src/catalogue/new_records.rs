@@ -22,6 +22,9 @@ pub enum Source {
     Summaries,
 }
 
+/// Memory for the addresses of new files; with more files, the others are opened.
+const ADDRESSES: u64 = 64 << 20;
+
 /// The marks in a store.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
@@ -192,6 +195,7 @@ impl Marks {
         let (contents, listed) = store.read_and_list(&keys, &chunks)?;
         let (mut evidence, changed) = found(listed);
         let mut copies = HashMap::new();
+        let mut held = 0;
         for ((key, stored_ns), contents) in summaries.iter().zip(contents) {
             for entry in contents.iter().flat_map(|contents| summary::parse(contents)) {
                 let chunk = entry.chunk;
@@ -207,7 +211,9 @@ impl Marks {
                     index.is_some_and(|index| index.bytes == parts.bytes && index.changed_ns <= *stored_ns)
                 });
                 if let Some(parts) = copied {
-                    copies.insert(chunk, Copied { summary: (*key).clone(), footer: parts.footer() });
+                    let addresses = Some(parts.addresses()).filter(|_| held < ADDRESSES).unwrap_or_default();
+                    held += addresses.held();
+                    copies.insert(chunk, Copied { summary: (*key).clone(), footer: parts.footer(), addresses });
                 }
             }
         }

@@ -5,7 +5,9 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use bytes::Bytes;
+use parquet::bloom_filter::Sbbf;
 use parquet::file::metadata::ParquetMetaData;
+use parquet::file::statistics::Statistics;
 use serde::{Deserialize, Serialize};
 use trawl_spool::key::{self, ChunkKey, Epoch, Object};
 use trawl_spool::manifest::Manifest;
@@ -24,6 +26,9 @@ const BYTES: u64 = 8 << 20;
 /// Columns whose Bloom filters are copied.
 const ADDRESSES: [&str; 2] = ["src", "dst"];
 
+/// Columns that conditions on packets whose headers were not read compare with null.
+const OF_HEADERS: [&str; 1] = ["ethertype"];
+
 /// Parts of a file.
 #[derive(Clone, Debug)]
 pub struct Parts {
@@ -31,6 +36,45 @@ pub struct Parts {
     pub bytes: u64,
     /// By their offset in the file.
     parts: Vec<(u64, Bytes)>,
+    known: Known,
+}
+
+/// Knowledge about the parts, which saves the reader of a footer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Known {
+    /// Column of each Bloom filter, if each row group has one for each address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    blooms: Vec<String>,
+    /// Columns with a value in each row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    complete: Vec<String>,
+}
+
+/// The addresses that a file may have.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Bloom filters of row groups, by their columns.
+    blooms: Vec<(String, Bytes)>,
+    complete: Vec<String>,
+}
+
+impl Addresses {
+    /// Returns true if a column may have a text.
+    pub fn may_have(&self, column: &str, text: &str) -> bool {
+        let mut of_column = self.blooms.iter().filter(|(name, _)| name == column).peekable();
+        let may = |(_, bloom): &(String, Bytes)| Sbbf::from_bytes(bloom).map_or(true, |bloom| bloom.check(text));
+        of_column.peek().is_none() || of_column.any(may)
+    }
+
+    /// Returns true if a column may be without a value in a row.
+    pub fn may_be_null(&self, column: &str) -> bool {
+        !self.complete.iter().any(|name| name == column)
+    }
+
+    /// Returns the memory of the Bloom filters.
+    pub fn held(&self) -> u64 {
+        self.blooms.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
 }
 
 impl Parts {
@@ -39,17 +83,26 @@ impl Parts {
         let metadata = merge::metadata(file.clone())?;
         let end: [u8; 4] = *file.get(file.len().checked_sub(END as usize)?..)?.first_chunk()?;
         let footer = file.len().checked_sub(u32::from_le_bytes(end) as usize + END as usize)?;
-        let mut ranges = blooms(&metadata);
-        if ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum::<u64>() > BLOOMS {
-            ranges.clear();
+        let mut blooms = blooms(&metadata);
+        if blooms.iter().map(|(_, range)| range.end.saturating_sub(range.start)).sum::<u64>() > BLOOMS {
+            blooms.clear();
         }
+        let (columns, mut ranges): (Vec<String>, Vec<_>) = blooms.into_iter().unzip();
+        let known = Known::of(&metadata, columns);
         ranges.push(footer as u64..file.len() as u64);
         let part = |range: Range<u64>| {
             let (from, to) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
             (from <= to && to <= file.len()).then(|| (range.start, file.slice(from..to)))
         };
         let parts: Option<_> = ranges.into_iter().map(part).collect();
-        Some(Self { bytes: file.len() as u64, parts: parts? })
+        Some(Self { bytes: file.len() as u64, parts: parts?, known })
+    }
+
+    /// Returns the addresses that the file may have, in memory of their own.
+    pub fn addresses(&self) -> Addresses {
+        let blooms = self.known.blooms.iter().zip(&self.parts);
+        let blooms = blooms.map(|(column, (_, bytes))| (column.clone(), Bytes::copy_from_slice(bytes)));
+        Addresses { blooms: blooms.collect(), complete: self.known.complete.clone() }
     }
 
     /// Returns a range of the file, if it lies within a part.
@@ -76,19 +129,38 @@ impl Parts {
         self.parts.last().is_some_and(|(offset, footer)| {
             let ends = offset.checked_add(footer.len() as u64) == Some(self.bytes);
             let end = footer.len().checked_sub(END as usize).and_then(|at| footer.get(at..));
-            ends && end.is_some_and(|end| fault(end, footer.len() as u64).is_none())
+            let has_blooms = [0, self.parts.len() - 1].contains(&self.known.blooms.len());
+            ends && has_blooms && end.is_some_and(|end| fault(end, footer.len() as u64).is_none())
         })
     }
 }
 
-/// Returns the places of the Bloom filters of addresses.
-fn blooms(metadata: &ParquetMetaData) -> Vec<Range<u64>> {
+impl Known {
+    /// Returns the knowledge about a file whose Bloom filters of these columns are copied.
+    fn of(metadata: &ParquetMetaData, blooms: Vec<String>) -> Self {
+        let groups = metadata.num_row_groups();
+        let has_all = |column: &&str| blooms.iter().filter(|name| name == column).count() == groups;
+        let blooms = if ADDRESSES.iter().all(has_all) { blooms } else { Vec::new() };
+        let is_set = |column: &&&str| {
+            metadata.row_groups().iter().all(|group| {
+                let found = group.columns().iter().find(|found| found.column_path().string() == **column);
+                let nulls = found.and_then(|found| found.statistics()).and_then(Statistics::null_count_opt);
+                nulls == Some(0)
+            })
+        };
+        let complete = OF_HEADERS.iter().filter(is_set).map(|column| (*column).to_owned()).collect();
+        Self { blooms, complete }
+    }
+}
+
+/// Returns the columns and the places of the Bloom filters of addresses.
+fn blooms(metadata: &ParquetMetaData) -> Vec<(String, Range<u64>)> {
     let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
     let of_addresses = columns.filter(|column| ADDRESSES.contains(&column.column_path().string().as_str()));
     let ranges = of_addresses.filter_map(|column| {
         let offset = u64::try_from(column.bloom_filter_offset()?).ok()?;
         let length = u64::try_from(column.bloom_filter_length()?).ok()?;
-        Some(offset..offset.checked_add(length)?)
+        Some((column.column_path().string(), offset..offset.checked_add(length)?))
     });
     ranges.collect()
 }
@@ -116,6 +188,8 @@ struct Lengths {
     bytes: u64,
     /// Offset in the file, and length.
     parts: Vec<(u64, usize)>,
+    #[serde(flatten)]
+    known: Known,
 }
 
 impl Entry {
@@ -126,7 +200,7 @@ impl Entry {
 
     fn write(&self, out: &mut Vec<u8>) {
         let parts = |index: &Parts| index.parts.iter().map(|(offset, bytes)| (*offset, bytes.len())).collect();
-        let lengths = |index: &Parts| Lengths { bytes: index.bytes, parts: parts(index) };
+        let lengths = |index: &Parts| Lengths { bytes: index.bytes, parts: parts(index), known: index.known.clone() };
         let index = self.index.as_ref().map(lengths);
         let line = Line { key: self.chunk.manifest(), manifest: self.manifest.len(), index };
         // Texts and numbers always serialize to JSON.
@@ -149,7 +223,7 @@ impl Entry {
             Some(lengths) => {
                 let parts: Option<_> =
                     lengths.parts.into_iter().map(|(offset, length)| Some((offset, take(length)?))).collect();
-                Some(Parts { bytes: lengths.bytes, parts: parts? }).filter(Parts::is_possible)
+                Some(Parts { bytes: lengths.bytes, parts: parts?, known: lengths.known }).filter(Parts::is_possible)
             }
             None => None,
         };

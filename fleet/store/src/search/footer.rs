@@ -2,6 +2,7 @@
 //! says. The reader of Parquet files does not survive others.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::{Error, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, Result};
 
-use super::read_only::Reader;
+use super::read_only::{Reader, read_ranges};
 
 /// Length of the end of a file: the length of its metadata, and the format's name.
 pub const END: u64 = 8;
@@ -20,7 +21,11 @@ const MOST: u64 = 4 << 20;
 
 /// A store whose answers are checked.
 #[derive(Debug)]
-pub struct Checked(pub Arc<dyn ObjectStore>);
+pub struct Checked {
+    pub store: Arc<dyn ObjectStore>,
+    /// The store is a directory, which opens a file once for all parts of it, and checks that the file has them.
+    pub is_directory: bool,
+}
 
 /// Returns the reason why a Parquet file of this size cannot have this end.
 pub fn fault(end: &[u8], size: u64) -> Option<String> {
@@ -39,14 +44,22 @@ fn unreadable(location: &Key, fault: &str) -> Error {
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.store.fmt(f)
     }
 }
 
 #[async_trait]
 impl Reader for Checked {
     fn inner(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+        &self.store
+    }
+
+    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        match ranges {
+            // One part may be a footer.
+            [_, _, ..] if self.is_directory => self.store.get_ranges(location, ranges).await,
+            _ => read_ranges(self, location, ranges).await,
+        }
     }
 
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
@@ -55,7 +68,7 @@ impl Reader for Checked {
             Some(GetRange::Bounded(range)) if !only_facts => Some(range.clone()),
             _ => None,
         };
-        let answer = self.0.get_opts(location, options).await?;
+        let answer = self.store.get_opts(location, options).await?;
         if wanted.is_some_and(|wanted| answer.range != wanted) {
             let fault = format!("it has {} bytes, fewer than the catalogue says", answer.meta.size);
             return Err(unreadable(location, &fault));
@@ -84,6 +97,10 @@ mod tests {
     use super::*;
     use crate::search::read_only::ReadOnly;
 
+    fn checked(store: InMemory) -> Checked {
+        Checked { store: Arc::new(store), is_directory: false }
+    }
+
     #[test]
     fn footers_of_impossible_lengths_are_errors() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -98,7 +115,7 @@ mod tests {
             let read = runtime.block_on(async {
                 store.put(&key, file.into()).await?;
                 let options = GetOptions { range: Some(GetRange::Suffix(12)), ..GetOptions::default() };
-                ReadOnly(Checked(Arc::new(store))).get_opts(&key, options).await?.bytes().await
+                ReadOnly(checked(store)).get_opts(&key, options).await?.bytes().await
             });
             assert_eq!(read.is_ok(), is_possible, "{end:?}: {read:?}");
             assert!(read.err().is_none_or(|error| error.to_string().contains("x.parquet")));
@@ -111,7 +128,7 @@ mod tests {
         let (store, key) = (InMemory::new(), Key::from("index/data/x.parquet"));
         let read = runtime.block_on(async {
             store.put(&key, (&b"PAR1meta\x04\0\0\0PAR1"[..]).into()).await?;
-            ReadOnly(Checked(Arc::new(store))).get_ranges(&key, &[0..16, 0..20]).await
+            ReadOnly(checked(store)).get_ranges(&key, &[0..16, 0..20]).await
         });
         let error = read.expect_err("an error").to_string();
         assert!(error.contains("x.parquet: it has 16 bytes"), "{error}");

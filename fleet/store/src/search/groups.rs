@@ -76,22 +76,25 @@ impl Condition {
     }
 }
 
-/// The catalogue has the times of a file's rows.
+/// The catalogue has the times of a file's rows, and summaries have the addresses of a new file.
 impl Facts for File {
     fn numbers(&self, column: &str) -> Option<(i64, i64)> {
         (column == "time_ns").then_some((self.first_ns, self.last_ns))
     }
 
-    fn may_have(&self, _: &str, _: &Value) -> bool {
-        true
+    fn may_have(&self, column: &str, value: &Value) -> bool {
+        match (value, &self.copied) {
+            (Value::Text(text), Some(copied)) => copied.addresses.may_have(column, text),
+            _ => true,
+        }
     }
 
     fn may_be_between(&self, _: &str, _: &str, _: &str) -> bool {
         true
     }
 
-    fn may_be_null(&self, _: &str) -> bool {
-        true
+    fn may_be_null(&self, column: &str) -> bool {
+        self.copied.as_ref().is_none_or(|copied| copied.addresses.may_be_null(column))
     }
 
     fn may_be_set(&self, _: &str) -> bool {

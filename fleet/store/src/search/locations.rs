@@ -25,7 +25,9 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::bloom_filter::Sbbf;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{
+    ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
+};
 use parquet::file::reader::{ChunkReader, Length};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -37,6 +39,7 @@ use super::groups::Group;
 use super::limits::WHAT;
 use crate::catalogue::contents::File;
 use crate::chunks::fetch::PacketLocation;
+use crate::index::schema::COLUMNS;
 use crate::object::remote::Store;
 
 /// Number of files that are checked at once.
@@ -109,7 +112,7 @@ impl Locations {
         }
         files.sort_by_key(|file| file.first_ns);
         let next: Vec<i64> = files.iter().skip(1).map(|file| file.first_ns).chain([i64::MAX]).collect();
-        let search = Arc::new(Search { readers, condition, room: Semaphore::new(ROOM as usize) });
+        let search = Arc::new(Search::new(readers, condition));
         let reader = Arc::clone(&search);
         let groups = stream::iter(files.into_iter().zip(next))
             .map(move |(file, next_ns)| {
@@ -181,11 +184,30 @@ fn unreadable(key: impl std::fmt::Display, why: impl std::fmt::Display) -> io::E
 struct Search {
     readers: Readers,
     condition: Option<Condition>,
+    /// The parts of footers that are decoded.
+    described: ParquetMetaDataOptions,
     /// Memory for Bloom filters, in KiB.
     room: Semaphore,
 }
 
+/// Returns the parts of footers that decide about row groups. They include the statistics of few columns.
+fn described(condition: Option<&Condition>) -> ParquetMetaDataOptions {
+    let mut names = BTreeSet::from(["time_ns"]);
+    condition.into_iter().for_each(|condition| condition.columns(&mut names));
+    let number = |name: &&str| COLUMNS.iter().position(|column| column.name == *name);
+    let numbers: Vec<usize> = names.iter().filter_map(number).collect();
+    ParquetMetaDataOptions::default()
+        .with_column_stats_policy(ParquetStatisticsPolicy::skip_except(&numbers))
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+}
+
 impl Search {
+    fn new(readers: Readers, condition: Option<Condition>) -> Self {
+        let described = described(condition.as_ref());
+        Self { readers, condition, described, room: Semaphore::new(ROOM as usize) }
+    }
+
     /// Returns the row groups of a file that may have packets of the answer, in the order of their times. No other file
     /// after it has packets before `next_ns`.
     async fn check(&self, file: &File, next_ns: i64) -> io::Result<Vec<Candidate>> {
@@ -198,8 +220,10 @@ impl Search {
         };
         let mut groups: Vec<(i64, usize)> = groups.into_iter().map(|number| (first_ns(&number), number)).collect();
         groups.sort_unstable();
-        let options = ArrowReaderOptions::new();
-        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options);
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new());
         let metadata = metadata.map_err(|why| unreadable(&key, why))?;
         let file = Arc::new(Checked { key, bytes: file.bytes, metadata });
         let after = groups.iter().skip(1).map(|(first_ns, _)| *first_ns).chain([i64::MAX]);
@@ -214,7 +238,7 @@ impl Search {
     async fn footer(&self, file: &File) -> parquet::errors::Result<ParquetMetaData> {
         let (key, bytes) = (Key::from(file.key.as_str()), file.bytes);
         let mut from = bytes.saturating_sub(file.tail() as u64);
-        let mut reader = ParquetMetaDataReader::new();
+        let mut reader = ParquetMetaDataReader::new().with_metadata_options(Some(self.described.clone()));
         loop {
             let end = self.footers(&key, slice::from_ref(&(from..bytes))).await?;
             match reader.try_parse_sized(&end[0], bytes) {
@@ -261,10 +285,8 @@ impl Search {
                 }
             }
         }
-        // Filters of other columns that lie between them are read, too.
-        let first = ranges.iter().map(|range| range.start).min();
-        let last = ranges.iter().map(|range| range.end).max();
-        let room = u32::try_from((last.unwrap_or(0) - first.unwrap_or(0)) >> 10).unwrap_or(ROOM).min(ROOM);
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let room = u32::try_from(bytes >> 10).unwrap_or(ROOM).min(ROOM);
         let _room = self.room.acquire_many(room).await.ok();
         let mut blooms: BTreeMap<usize, HashMap<String, Sbbf>> = BTreeMap::new();
         for ((number, name), bytes) in places.into_iter().zip(self.footers(key, &ranges).await?) {
@@ -452,7 +474,7 @@ mod tests {
         fn read(&self, condition: Condition) -> usize {
             let readers = Readers::of(&Store::open(&self.url(), false).expect("a store"), &[]);
             let runtime = Builder::new_current_thread().build().expect("a runtime");
-            let search = Search { readers, condition: Some(condition), room: Semaphore::new(ROOM as usize) };
+            let search = Search::new(readers, Some(condition));
             let checked = self.1.iter().map(|file| runtime.block_on(search.check(file, 0)).expect("a file").len());
             checked.sum()
         }

@@ -12,9 +12,12 @@ use futures_util::stream::{self, BoxStream};
 use object_store::path::Path as Key;
 use object_store::{
     Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result, coalesce_ranges,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, coalesce_ranges,
 };
+
+/// Maximum number of bytes between two parts that one call reads. The Bloom filter of a row group's hashes, which lies
+/// between the filters of its addresses and those of the next row group, is larger: it would be most of what is read.
+const GAP: u64 = 64 << 10;
 
 /// The calls of a store that read objects.
 #[async_trait]
@@ -24,14 +27,18 @@ pub trait Reader: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult>;
 
-    /// Reads parts of an object, neighbouring ones with one call.
     async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let part = move |range: Range<u64>| async move {
-            let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
-            self.get_opts(location, options).await?.bytes().await
-        };
-        coalesce_ranges(ranges, part, OBJECT_STORE_COALESCE_DEFAULT).await
+        read_ranges(self, location, ranges).await
     }
+}
+
+/// Reads parts of an object, those with little between them by one call.
+pub async fn read_ranges(reader: &(impl Reader + ?Sized), location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    let part = move |range: Range<u64>| async move {
+        let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+        reader.get_opts(location, options).await?.bytes().await
+    };
+    coalesce_ranges(ranges, part, GAP).await
 }
 
 /// Returns a part of an object as an answer of a store.
