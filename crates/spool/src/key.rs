@@ -156,6 +156,16 @@ pub fn summarised(key: &str) -> Option<(&str, u64)> {
     Some((run, first.parse().ok()?))
 }
 
+/// Returns the directory of the summaries.
+pub fn summaries() -> &'static str {
+    SUMMARIES
+}
+
+/// Returns the directory of the marks of chunks.
+pub fn marked_chunks() -> String {
+    mark(CHUNKS)
+}
+
 /// Returns the directory of the marks.
 pub fn marks() -> &'static str {
     NEW

@@ -2,15 +2,19 @@
 //! chunk's index marks its manifest.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::thread;
 
+use bytes::Bytes;
 use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Manifest, State};
 use trawl_sys::Result;
 
 use super::contents::Copied;
-use super::summary;
+use super::summary::{self, Parts};
 use crate::object::remote::{Listed, Store};
-use crate::runs::evidence::Evidence;
+use crate::runs::evidence::{self, Evidence};
 use crate::runs::{Fate, Run, Runs};
 
 /// Source of the manifests of new chunks.
@@ -42,7 +46,7 @@ impl Marks {
     /// Lists the marks. The catalogue is read afterwards: a record that becomes a part of it meanwhile is in both.
     pub fn list(store: &Store) -> Result<Self> {
         let mut marks = Self::default();
-        for object in store.list(Some(key::marks()))? {
+        for object in store.list_marks()? {
             if let Some((run, first)) = key::summarised(&object.key) {
                 marks.summaries.insert((run.to_owned(), first), object);
                 continue;
@@ -196,29 +200,60 @@ impl Marks {
         let (mut evidence, changed) = found(listed);
         let mut copies = HashMap::new();
         let mut held = 0;
-        for ((key, stored_ns), contents) in summaries.iter().zip(contents) {
-            for entry in contents.iter().flat_map(|contents| summary::parse(contents)) {
-                let chunk = entry.chunk;
-                let is_current = changed.get(&chunk).is_some_and(|changed_ns| changed_ns <= stored_ns);
-                if !is_current
-                    || !chunks.contains(&chunk)
-                    || evidence.insert(&chunk.manifest(), &entry.manifest).is_err()
-                {
-                    continue;
-                }
-                let index = self.indexes.get(&chunk);
-                let copied = entry.index.filter(|parts| {
-                    index.is_some_and(|index| index.bytes == parts.bytes && index.changed_ns <= *stored_ns)
-                });
-                if let Some(parts) = copied {
+        let stored: Vec<u64> = summaries.values().copied().collect();
+        let is_current = |chunk: &ChunkKey, stored_ns: u64| {
+            chunks.contains(chunk) && changed.get(chunk).is_some_and(|changed_ns| *changed_ns <= stored_ns)
+        };
+        let is_copy =
+            |index: &Listed, parts: &Parts, stored_ns: u64| index.bytes == parts.bytes && index.changed_ns <= stored_ns;
+        for (summary, copy) in entries(&stored, &contents, is_current).into_iter().enumerate() {
+            for (chunk, manifest, index) in copy {
+                let listed = self.indexes.get(&chunk);
+                let parts = index.filter(|parts| listed.is_some_and(|listed| is_copy(listed, parts, stored[summary])));
+                if let Some(parts) = parts {
                     let addresses = Some(parts.addresses()).filter(|_| held < ADDRESSES).unwrap_or_default();
                     held += addresses.held();
-                    copies.insert(chunk, Copied { summary: (*key).clone(), footer: parts.footer(), addresses });
+                    let copied = Copied { summary: keys[summary].clone(), footer: parts.footer(), addresses };
+                    copies.insert(chunk.clone(), copied);
                 }
+                evidence.manifests.insert(chunk, manifest);
             }
         }
         Ok((evidence, copies))
     }
+}
+
+/// A chunk of a summary, its manifest, and the copied parts of its index.
+type Copy = (ChunkKey, Manifest, Option<Parts>);
+
+/// Reads summaries, on all CPUs. Returns, of each, the chunks that `is_current` accepts at the time of the summary and
+/// whose manifests are intact.
+fn entries(
+    stored: &[u64],
+    contents: &[Option<Bytes>],
+    is_current: impl Fn(&ChunkKey, u64) -> bool + Sync,
+) -> Vec<Vec<Copy>> {
+    let read = |(stored_ns, contents): (&u64, &Option<Bytes>)| -> Vec<Copy> {
+        let entries = contents.iter().flat_map(|contents| summary::parse(contents));
+        let current = entries.filter(|entry| is_current(&entry.chunk, *stored_ns));
+        let intact = current.filter_map(|entry| {
+            let manifest = evidence::manifest(&entry.chunk, &entry.manifest).ok()?;
+            Some((entry.chunk, manifest, entry.index))
+        });
+        intact.collect()
+    };
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let share = contents.len().div_ceil(cpus).max(1);
+    let read = &read;
+    thread::scope(|scope| {
+        let shares = stored.chunks(share).zip(contents.chunks(share));
+        let start = |(stored, contents): (&'_ [u64], &'_ [Option<Bytes>])| -> Vec<Vec<Copy>> {
+            stored.iter().zip(contents).map(read).collect()
+        };
+        let threads: Vec<_> = shares.map(|share| scope.spawn(move || start(share))).collect();
+        let read = threads.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        read.collect()
+    })
 }
 
 /// Returns the runs by the common part of their keys.

@@ -3,12 +3,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::Metadata;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -87,15 +87,8 @@ fn only_durably<T>() -> Result<T> {
     Err(Error::NotSupported { source: "objects of a directory are written by one call".into() })
 }
 
-fn meta(location: Key, about: &Metadata) -> Result<ObjectMeta> {
-    let changed = about.modified();
-    Ok(ObjectMeta {
-        last_modified: changed.map_err(|e| failed(location.as_ref(), e))?.into(),
-        location,
-        size: about.len(),
-        e_tag: None,
-        version: None,
-    })
+fn meta(location: Key, size: u64, changed: SystemTime) -> ObjectMeta {
+    ObjectMeta { last_modified: changed.into(), location, size, e_tag: None, version: None }
 }
 
 /// Runs a function that waits for the disk on a thread for such calls.
@@ -111,7 +104,8 @@ impl ObjectStore for Objects {
             let path = Path::new(location.as_ref()).to_owned();
             let fail = |e| failed(&path.to_string_lossy(), e);
             let file = directory.file(&path).map_err(fail)?;
-            let meta = meta(location, &file.metadata().map_err(fail)?)?;
+            let about = file.metadata().map_err(fail)?;
+            let meta = meta(location, about.len(), about.modified().map_err(fail)?);
             options.check_preconditions(&meta)?;
             let range = match options.range {
                 Some(range) => range.as_range(meta.size).map_err(|e| fail(io::Error::other(e)))?,
@@ -155,13 +149,10 @@ impl ObjectStore for Objects {
         let listed = run_blocking(move || {
             let below = below.unwrap_or_default();
             let files = directory.files(Path::new(&below)).map_err(|e| failed(&below, e))?;
-            let whole = (files.into_iter()).filter(|(path, _)| match path.file_name() {
-                Some(name) => !is_staged(name),
-                None => false,
-            });
-            let objects = whole.map(|(path, about)| {
-                let key = Key::from(path.to_string_lossy().as_ref());
-                meta(key, &about)
+            let whole = files.into_iter().filter(|file| file.path.file_name().is_some_and(|name| !is_staged(name)));
+            let objects = whole.map(|file| {
+                let key = Key::from(file.path.to_string_lossy().as_ref());
+                Ok(meta(key, file.bytes, file.changed))
             });
             Ok(objects.collect::<Vec<_>>())
         });

@@ -1,6 +1,8 @@
 //! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`,
 //! `az://`.
 
+mod marks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -391,8 +393,9 @@ impl Store {
     async fn list_between(&self, directory: &str, first: String, last: String) -> Result<Vec<Listed>> {
         let all = self.objects.list_with_offset(Some(&Key::from(directory)), &Key::from(first));
         let sorted = self.lists_parts;
-        let within =
-            all.map_ok(Listed::from).try_take_while(move |object| std::future::ready(Ok(!sorted || object.key < last)));
+        let within = all
+            .map_ok(Listed::from)
+            .try_take_while(move |object| std::future::ready(Ok(!sorted || object.key <= last)));
         within.try_collect().await.map_err(|e| self.unlistable(e))
     }
 

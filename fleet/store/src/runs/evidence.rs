@@ -94,12 +94,10 @@ impl Evidence {
             Object::Incident => {
                 Incident::from_bytes(bytes)?;
             }
-            Object::Manifest(chunk) => match Manifest::from_bytes(bytes)? {
-                manifest if chunk.is_of(&manifest.epoch, manifest.sequence) => {
-                    self.manifests.insert(chunk, manifest);
-                }
-                _ => return Err(Unreadable::Changed),
-            },
+            Object::Manifest(chunk) => {
+                let manifest = manifest(&chunk, bytes)?;
+                self.manifests.insert(chunk, manifest);
+            }
             Object::Packets(_) | Object::Catalogue | Object::Foreign => {}
         }
         Ok(())
@@ -146,6 +144,14 @@ impl Evidence {
             }
         }
         runs
+    }
+}
+
+/// Reads the manifest of a chunk; refuses another chunk's.
+pub fn manifest(chunk: &ChunkKey, bytes: &[u8]) -> std::result::Result<Manifest, Unreadable> {
+    match Manifest::from_bytes(bytes)? {
+        manifest if chunk.is_of(&manifest.epoch, manifest.sequence) => Ok(manifest),
+        _ => Err(Unreadable::Changed),
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, linkat, mkdirat, openat,
-    openat2, readlinkat, renameat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Stat, fstat, fstatfs, linkat, mkdirat,
+    openat, openat2, readlinkat, renameat, statat, unlinkat,
 };
 
 use crate::files::owner;
@@ -20,6 +21,14 @@ use crate::{Error, Result, errno};
 
 /// Maximum number of links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
+
+/// A regular file of a listing.
+#[derive(Debug)]
+pub struct Listed {
+    pub path: PathBuf,
+    pub bytes: u64,
+    pub changed: SystemTime,
+}
 
 /// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not
 /// followed.
@@ -181,7 +190,7 @@ impl Directory {
 
     /// Returns all regular files below a directory below this one, by their paths below this one. Files that are
     /// removed meanwhile are missing.
-    pub fn files(&self, below: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
+    pub fn files(&self, below: &Path) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
         let mut open = vec![below.to_owned()];
         while let Some(directory) = open.pop() {
@@ -189,26 +198,28 @@ impl Directory {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 folder => folder?,
             };
-            for entry in Dir::read_from(folder.readable()?)? {
+            for entry in Dir::new(folder.readable()?)? {
                 let entry = entry?;
                 let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
                 if name == "." || name == ".." {
                     continue;
                 }
                 let path = directory.join(&name);
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let file = match openat(&folder.0, &name, flags, Mode::empty()) {
+                if entry.file_type() == FileType::Directory {
+                    open.push(path);
+                    continue;
+                }
+                let about = match statat(&folder.0, &name, AtFlags::SYMLINK_NOFOLLOW) {
                     Err(error) if error == rustix::io::Errno::NOENT => continue,
-                    file => File::from(file?),
+                    about => about?,
                 };
-                let about = file.metadata()?;
-                match about.file_type() {
-                    kind if kind.is_dir() => open.push(path),
-                    kind if kind.is_symlink() => {
+                match FileType::from_raw_mode(about.st_mode) {
+                    FileType::Directory => open.push(path),
+                    FileType::Symlink => {
                         let kind = io::ErrorKind::PermissionDenied;
                         return Err(io::Error::new(kind, has_link(&path)));
                     }
-                    kind if kind.is_file() => found.push((path, about)),
+                    FileType::RegularFile => found.push(listed(path, &about)),
                     _ => {}
                 }
             }
@@ -221,6 +232,12 @@ impl AsFd for Directory {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+fn listed(path: PathBuf, about: &Stat) -> Listed {
+    let (seconds, ns) = (u64::try_from(about.st_mtime), u32::try_from(about.st_mtime_nsec));
+    let since = Duration::new(seconds.unwrap_or(0), ns.unwrap_or(0));
+    Listed { path, bytes: u64::try_from(about.st_size).unwrap_or(0), changed: SystemTime::UNIX_EPOCH + since }
 }
 
 fn has_link(path: &Path) -> String {
@@ -326,7 +343,7 @@ mod tests {
         assert_eq!(folders.len(), 3);
         folders[0].new_file(OsStr::new("file")).unwrap();
         assert!(base.join("moved/a/b/file").exists());
-        assert_eq!(held.files(Path::new("")).unwrap()[0].0, Path::new("a/b/file"));
+        assert_eq!(held.files(Path::new("")).unwrap()[0].path, Path::new("a/b/file"));
         assert_eq!(fs::read_dir(base.join("victim")).unwrap().count(), 0);
         symlink(base.join("victim"), base.join("moved/c")).unwrap();
         assert!(held.make_folders(Path::new("c/d")).is_err());
