@@ -136,7 +136,8 @@ function table(columns, rows, { sorted, first, isSparse } = {}) {
 
 /** Rows that are asked for at once: for conversations, the server adds up all packets for each question. */
 const BLOCK = 10 * ROWS;
-const FIRST = { after: "", before: "", last: "" };
+const PLACES = ["after", "before", "last"];
+const FIRST = { after: "", before: "", last: "", at: "", skip: "" };
 /** Successive rows of a sorted table, the number of rows in front of them, and of all rows; `null` while it is unknown. */
 let block = { key: "", stop: new AbortController() };
 
@@ -160,7 +161,7 @@ function within({ cursors, after, before, hasBefore, hasAfter }) {
 /** Asks for the rows around a page. */
 async function blockOf(key, parameters) {
   const question = new URLSearchParams(parameters);
-  const place = Object.keys(FIRST).find(name => get(name));
+  const place = PLACES.find(name => get(name));
   if (place) question.set(place, get(place));
   question.set("count", BLOCK);
   const answer = await ask("api/rows", question);
@@ -467,14 +468,37 @@ async function showPackets(main) {
   const times = make("div");
   main.append(times);
   if (get("chart") === "1") await chart(times).catch(error => times.replaceChildren(make("p", { class: "bad" }, error.message)));
-  const more = { count: most };
-  for (const name of ["verbose", "bytes"]) if (get(name) === "1") more[name] = "1";
-  const answer = await ask("api/lines", selected(more));
+  // Packets have no number: a page begins at the time of the last packet shown, without the packets of this time shown before.
+  const at = get("incident") ? "" : get("at"), skip = at ? Number(get("skip")) || 0 : 0;
+  const asked = { count: Math.min(most + skip, MOST_LINES) };
+  if (at) asked.from = at;
+  for (const name of ["verbose", "bytes"]) if (get(name) === "1") asked[name] = "1";
+  const answer = await ask("api/lines", selected(asked));
   remark(answer.remarks);
-  main.append(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Packets" }, make("pre", {}, answer.lines.join("\n"))));
-  const packets = answer.lines.filter(line => !/^\s/.test(line)).length;
-  const cut = answer.more || packets >= most ? ", the first ones: select a shorter time, or download all" : "";
-  return packets ? `${plural(packets, "packet")}${cut}` : "no packets";
+  const all = packetsIn(answer.lines);
+  const isCut = answer.more || all.length >= asked.count;
+  // The end of a long answer may be a part of a packet.
+  if (answer.more) all.pop();
+  const shown = all.slice(skip);
+  const time = packet => /^[\d-]+ [\d:.]+/.exec(packet[0])?.[0];
+  const last = shown.length ? time(shown.at(-1)) : "";
+  const step = (text, changes, possible) => make("button", { type: "button", id: `${text}-packets`, disabled: !possible, onclick: () => go(changes) }, text);
+  main.append(make("div", { class: "bar" }, step("First", { ...FIRST }, at),
+    step("Next", { at: last, skip: all.filter(packet => time(packet) === last).length }, isCut && last && !get("incident")), make("span", {}, at ? `from ${at} on` : "")));
+  main.append(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Packets" }, make("pre", {}, shown.flat().join("\n"))));
+  return shown.length ? `${plural(shown.length, "packet")}${isCut ? ", and there are more" : ""}` : "no packets";
+}
+
+const MOST_LINES = 10_000;
+
+/** Returns the lines of each packet; the first of them has no space at its beginning. */
+function packetsIn(lines) {
+  const packets = [];
+  for (const line of lines) {
+    if (/^\s/.test(line) && packets.length) packets.at(-1).push(line);
+    else packets.push([line]);
+  }
+  return packets;
 }
 
 /* SQL. */

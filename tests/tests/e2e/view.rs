@@ -180,6 +180,14 @@ fn page_has_the_answers_of_the_commands() {
     assert_eq!(lines.len(), 50);
     assert_eq!(lines, expected.lines().collect::<Vec<_>>());
 
+    // The page continues at the time of a line, after the packets of this time.
+    let time = |line: &str| line[..26].to_owned();
+    let skipped = lines[..20].iter().filter(|line| time(line) == time(lines[19])).count();
+    let count = (30 + skipped).to_string();
+    let next = served.get("/api/lines", &[("filter", "udp"), ("count", &count), ("from", &time(lines[19]))]).json();
+    let next: Vec<&str> = next["lines"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
+    assert_eq!(next[skipped..], lines[20..]);
+
     for selection in [&[("filter", "udp and ip6")][..], &[("sql", "SELECT * FROM packets WHERE host = 'beta'")]] {
         let file = served.get("/packets.pcapng", selection);
         assert!(file.head.contains("attachment; filename=\"packets.pcapng\""), "{}", file.head);
@@ -441,7 +449,7 @@ fn chromium_shows_the_page_and_runs_no_text_of_packets() {
     let failed = shown("view=sql&sql=SELECT nope FROM packets");
     assert!(failed.contains("No field named nope"), "{failed}");
     let packets = shown("view=packets&filter=tcp&count=100");
-    assert!(packets.contains("100 packets") && packets.contains("alpha:"), "{packets}");
+    assert!(packets.contains("100 packets, and there are more") && packets.contains("alpha:"), "{packets}");
     for page in [&conversations, &rows, &failed, &packets] {
         assert!(!page.contains("<title>run"), "{page}");
     }
