@@ -617,14 +617,18 @@ async function showIncidents(main) {
 
 /* Drops. */
 
+/** Number of rows of each table of drops. */
+const KINDS = 500;
+
 async function showDrops(main) {
-  const reasons = await rows("SELECT reason, host, interface, count(*) AS packets, min(time) AS first, max(time) AS last FROM packets WHERE reason IS NOT NULL GROUP BY reason, host, interface ORDER BY packets DESC LIMIT 500", 500);
+  const title = (text, rows) => make("h2", {}, text + (rows.length < KINDS ? "" : `: the largest ${KINDS}`));
+  const reasons = await rows("SELECT reason, host, interface, count(*) AS packets, min(time) AS first, max(time) AS last FROM packets WHERE reason IS NOT NULL GROUP BY reason, host, interface ORDER BY packets DESC", KINDS);
   remark(reasons.remarks);
   const at = name => reasons.columns.indexOf(name);
   const query = row => ({ view: "sql", sql: `SELECT * FROM packets\nWHERE reason = '${row[at("reason")].replaceAll("'", "''")}' AND host = '${row[at("host")].replaceAll("'", "''")}'\nORDER BY time_ns LIMIT 1000` });
-  main.append(make("h2", {}, "Packets that the kernel dropped"), table(reasons.columns, reasons.rows, { first: row => link("rows", query(row)) }));
-  const verdicts = await rows("SELECT verdict, host, interface, hook, count(*) AS packets FROM packets WHERE verdict IS NOT NULL GROUP BY verdict, host, interface, hook ORDER BY packets DESC LIMIT 500", 500);
-  main.append(make("h2", {}, "Verdicts of XDP and tc programs"), table(verdicts.columns, verdicts.rows));
+  main.append(title("Packets that the kernel dropped", reasons.rows), table(reasons.columns, reasons.rows, { first: row => link("rows", query(row)) }));
+  const verdicts = await rows("SELECT verdict, host, interface, hook, count(*) AS packets FROM packets WHERE verdict IS NOT NULL GROUP BY verdict, host, interface, hook ORDER BY packets DESC", KINDS);
+  main.append(title("Verdicts of XDP and tc programs", verdicts.rows), table(verdicts.columns, verdicts.rows));
   const lost = new Map();
   for (const run of (await list()).captures) {
     for (const [reason, packets] of Object.entries(run.lost)) {
@@ -633,8 +637,8 @@ async function showDrops(main) {
     }
   }
   const losses = [...lost].map(([name, packets]) => [...JSON.parse(name), String(packets)]).sort((one, other) => other[2] - one[2]);
-  main.append(make("h2", {}, "Packets lost before they were recorded, at any time"), table(["host", "reason", "packets"], losses.slice(0, 500)));
-  return `${plural(reasons.rows.length, "kind")} of drops`;
+  main.append(title("Packets lost before they were recorded, at any time", losses), table(["host", "reason", "packets"], losses.slice(0, KINDS)));
+  return `${plural(reasons.rows.length, "kind")} of drops${reasons.more ? ", and there are more" : ""}`;
 }
 
 /* The page as a whole. */
