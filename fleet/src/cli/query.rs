@@ -124,15 +124,12 @@ impl StoreArgs {
     }
 
     /// Returns a question about the rows of these files that meet the conditions.
-    pub fn question(&self, files: Vec<File>, conditions: &Conditions, sql: &str, form: Form) -> Question {
-        Question {
-            store: self.url(),
-            files,
-            condition: conditions.joined(),
-            sql: sql.to_owned(),
-            form,
-            memory: self.memory(),
+    pub fn question(&self, mut files: Vec<File>, conditions: &Conditions, sql: &str, form: Form) -> Question {
+        let condition = conditions.joined();
+        if let Some(condition) = &condition {
+            files.retain(|file| condition.may_hold(file));
         }
+        Question { store: self.url(), files, condition, sql: sql.to_owned(), form, memory: self.memory() }
     }
 
     pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {

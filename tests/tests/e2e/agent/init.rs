@@ -55,7 +55,14 @@ impl Fleet {
             "fleet bus --users {own}/users.toml --listen 0.0.0.0:4222 --tls-cert {own}/server.pem --tls-key {own}/server-key.pem --tls-ca {own}/ca.pem"
         );
         let trawl = binary::path().display().to_string();
-        Running::of(inside(&self.lab.pair.a, &trawl, &words), "serving agents")
+        // As a service starts: each agent needs an open file, and there may be more agents than that.
+        let limited = [&["-c", "ulimit -Sn 64; exec \"$0\" \"$@\"", &trawl][..], &words].concat();
+        let bus = Running::of(inside(&self.lab.pair.a, "sh", &limited), "serving agents");
+        let limits = fs::read_to_string(format!("/proc/{}/limits", bus.id())).expect("a process");
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a limit");
+        let [soft, hard, ..] = files.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{files}") };
+        assert_eq!(soft, hard);
+        bus
     }
 
     /// Starts an agent with the generated options; as another host, if its name differs.
