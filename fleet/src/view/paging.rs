@@ -63,6 +63,35 @@ fn text(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
+/// Returns a value as a literal of its type. The engine reads durations from numbers only.
+fn literal(value: &str, kind: &str) -> String {
+    let value = duration(value, kind).map_or_else(|| text(value), |number| number.to_string());
+    format!("arrow_cast({value}, {})", text(kind))
+}
+
+/// Returns the number of a duration's units, from a text such as `-1 days -2 hours 0 mins -3.5 secs`.
+fn duration(value: &str, kind: &str) -> Option<i128> {
+    let unit = match kind {
+        "Duration(s)" => 1_000_000_000,
+        "Duration(ms)" => 1_000_000,
+        "Duration(µs)" => 1000,
+        "Duration(ns)" => 1,
+        _ => return None,
+    };
+    let words: Vec<&str> = value.split(' ').collect();
+    let parts = words.chunks(2).map(|part| match part {
+        [days, "days"] => Some(days.parse::<i128>().ok()? * 86_400_000_000_000),
+        [hours, "hours"] => Some(hours.parse::<i128>().ok()? * 3_600_000_000_000),
+        [minutes, "mins"] => Some(minutes.parse::<i128>().ok()? * 60_000_000_000),
+        [seconds, "secs"] => {
+            let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+            format!("{whole}{fraction:0<9}").parse().ok()
+        }
+        _ => None,
+    });
+    Some(parts.sum::<Option<i128>>()? / unit)
+}
+
 impl Sorted {
     /// Returns the expression for `ORDER BY`. Rows without a value are the last ones.
     fn sql(&self, is_turned: bool) -> String {
@@ -78,14 +107,14 @@ impl Sorted {
             return if is_turned { format!("{column} IS NOT NULL") } else { "false".to_owned() };
         };
         let sign = if self.descends == is_turned { '>' } else { '<' };
-        let beyond = format!("{column} {sign} arrow_cast({}, {})", text(value), text(kind));
+        let beyond = format!("{column} {sign} {}", literal(value, kind));
         if is_turned { beyond } else { format!("({beyond} OR {column} IS NULL)") }
     }
 
     fn equal(&self, Key(value, kind): &Key) -> String {
         let column = quoted(&self.column);
         match value {
-            Some(value) => format!("{column} = arrow_cast({}, {})", text(value), text(kind)),
+            Some(value) => format!("{column} = {}", literal(value, kind)),
             None => format!("{column} IS NULL"),
         }
     }
@@ -228,6 +257,21 @@ mod tests {
         let cursors: Vec<_> = page.cursors.iter().map(|text| Cursor::parse(text)).collect();
         assert_eq!(cursors, [Ok(cursor(None)), Ok(cursor(Some("it's")))]);
         assert_eq!(page.cursors[0], r#"[[null,"Utf8"],["-7","Int64"]]"#);
+    }
+
+    #[test]
+    fn durations_are_numbers() {
+        let text = "-2 days -6 hours -57 mins -43.123456 secs";
+        assert_eq!(literal(text, "Duration(µs)"), "arrow_cast(-197863123456, 'Duration(µs)')");
+        for (value, kind, number) in [
+            ("0 days 0 hours 0 mins 5 secs", "Duration(s)", Some(5)),
+            ("0 days 0 hours 0 mins -0.500 secs", "Duration(ms)", Some(-500)),
+            ("1 days 1 hours 1 mins 1.000000001 secs", "Duration(ns)", Some(90_061_000_000_001)),
+            ("5 secs", "Utf8", None),
+            ("5", "Duration(s)", None),
+        ] {
+            assert_eq!(duration(value, kind), number, "{value}");
+        }
     }
 
     #[test]

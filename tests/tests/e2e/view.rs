@@ -208,13 +208,13 @@ fn page_has_the_answers_of_the_commands() {
 }
 
 /// Rows with equal, negative and missing values, and with texts that are hard to quote.
-const VALUES: &str =
-    "SELECT id, n, t, f, b, arrow_cast(w, 'Timestamp(Microsecond, Some(\"UTC\"))') AS \"the time\" FROM (VALUES
+const VALUES: &str = "SELECT id, n, t, f, b, arrow_cast(w, 'Timestamp(Microsecond, Some(\"UTC\"))') AS \"the time\",
+    arrow_cast(n, 'Duration(Microsecond)') AS d FROM (VALUES
     (1, 5, 'it''s', 0.1, true, '2026-01-31T14:30:00.000001Z'),
     (2, -5, '', -2.5, false, '2026-01-31T14:30:00Z'),
     (3, NULL, NULL, NULL, NULL, NULL),
     (4, 5, '=\"x\",', 'NaN', true, '1969-12-31T23:59:59.999999Z'),
-    (5, -9223372036854775808, 'é\n', 'inf', NULL, NULL),
+    (5, -922337203685477, 'é\n', 'inf', NULL, NULL),
     (6, 5, 'it''s', 0.30000000000000004, true, '2026-01-31T14:30:00.000001Z'),
     (7, 0, NULL, 0.3, false, '2026-01-31T14:30:00Z'))
     AS t(id, n, t, f, b, w)";
@@ -265,7 +265,7 @@ fn pages_have_each_row_once_in_both_directions() {
     let Some(served) = Served::of(&frames) else { return };
     let address = &served.page.address;
     let rows = |sql: &str| get(address, "/api/rows", &[("sql", sql)]).json();
-    check_columns(&["id", "n", "t", "f", "b", "the time"], |column| {
+    check_columns(&["id", "n", "t", "f", "b", "the time", "d"], |column| {
         for direction in ["asc", "desc"] {
             let found = by_pages(address, VALUES, &[(direction, column), ("asc", "id")], "3");
             let sorted = format!("SELECT * FROM ({VALUES}) ORDER BY \"{column}\" {direction} NULLS LAST, id");
