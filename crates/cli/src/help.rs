@@ -11,7 +11,7 @@ use crate::Cli;
 
 /// The commands by task, in the order of `trawl --help` and of the manual page.
 const GROUPS: help::Groups = &[
-    ("Look", &["capture", "read", "stat", "top", "why", "follow", "filter"]),
+    ("Look", &["capture", "read", "stat", "top", "why", "slow", "follow", "filter"]),
     ("Act", &["xdp", "guard", "route", "balance", "gen"]),
     ("Many hosts", &["store", "fleet"]),
     ("Measure", &["bench"]),

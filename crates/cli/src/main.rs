@@ -20,6 +20,7 @@ mod program_args;
 mod read;
 mod route;
 mod serve;
+mod slow;
 mod stat;
 mod top;
 mod why;
@@ -56,6 +57,7 @@ enum Command {
     Top(top::Args),
     Serve(serve::Args),
     Why(why::Args),
+    Slow(slow::Args),
     Follow(follow::Args),
     Filter(filter::FilterArgs),
     Gen(Box<r#gen::GenArgs>),
@@ -129,6 +131,7 @@ fn run(cli: Cli) -> trawl_sys::Result<ExitCode> {
         Command::Top(args) => top::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Why(args) => why::run(args),
+        Command::Slow(args) => slow::run(args),
         Command::Follow(args) => follow::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),

@@ -2,4 +2,5 @@
 //! return values; their users print them.
 
 pub mod follow;
+pub mod slow;
 pub mod why;

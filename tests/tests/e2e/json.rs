@@ -1,13 +1,15 @@
 //! Compares docs/json.md with the commands' output.
 
 use std::collections::BTreeSet;
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 use serde_json::Value;
+use trawl_sys::netns::run_in;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Capture, Lab, binary, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, args, binary, frames, trawl};
 
 /// Returns the keys that the page lists under a heading.
 fn documented(heading: &str) -> BTreeSet<String> {
@@ -110,9 +112,22 @@ fn documents_have_the_keys_of_the_page() {
     prints("filter", &["filter", "udp port 53", "--check", "--json"]);
     let watched = ["--netns", &netns, "--duration", "300ms"];
     prints("why", &[&["why", "--json"], &watched[..]].concat());
+    prints("slow", &["slow", "--json", &conversation(&lab)]);
     prints("top --once", &["top", "-i", &to, "--once", "--json"]);
     prints("bench peers", &["bench", "peers", "--json"]);
     prints("bench list", &["bench", "list", "--json"]);
+}
+
+/// Records a connection that is refused; returns the file.
+fn conversation(lab: &Lab) -> String {
+    let file = lab.file("refused.pcapng");
+    let from = lab.sender();
+    let capture = Running::start(&args!("capture -i {from} --tap packet -w {file} -c 2 tcp"), "capturing on");
+    let server = (lab.pair.b.ipv4, 8080);
+    let refused = run_in(&lab.pair.a.namespace, || TcpStream::connect(server)).expect("a namespace");
+    assert!(refused.is_err());
+    assert!(capture.wait().status.success());
+    file
 }
 
 fn balancer(to: &str, netns: &str) {

@@ -81,6 +81,7 @@ mod second_look;
 mod series;
 mod serve;
 mod sharing;
+mod slow;
 mod sources;
 mod stamp;
 mod store;

@@ -1,0 +1,310 @@
+//! The rules that turn measures into verdicts. A rule has a smallest count, so that a single event blames nobody, and
+//! compares medians, because one stall would spoil a mean.
+
+use crate::measures::{Connection, Half, Questions, Side};
+use crate::verdict::{Cause, Level, Verdict};
+
+const MS: u64 = 1_000_000;
+/// Smallest number of lost, repeated or late segments, and their part of all segments.
+const EVENTS: u64 = 3;
+const EVENTS_PART: f64 = 0.001;
+/// Part of the time from which one repetition after a silence counts.
+const STALLED: f64 = 0.2;
+/// Round trips that a distance may cost, and the part of the time that they take then.
+const FAR_NS: u64 = 30 * MS;
+const ROUNDS: u64 = 2;
+const ROUNDS_SHARE: f64 = 0.3;
+/// Round trips under load, and the delay in a queue.
+const LOADED: u64 = 20;
+const QUEUED_NS: u64 = 20 * MS;
+/// Time with a closed window: its part of all, its length, and its length if it closed only once.
+const CLOSED_SHARE: f64 = 0.1;
+const CLOSED_NS: u64 = 20 * MS;
+const CLOSED_ONCE_NS: u64 = 1000 * MS;
+/// Answers that are slow, and the part of the time that they take. Who answers later waits for an event.
+const ANSWERS: u64 = 3;
+const ANSWER_NS: u64 = 20 * MS;
+const ANSWER_MOST_NS: u64 = 5000 * MS;
+const ANSWER_SHARE: f64 = 0.2;
+/// Silences of a large segment: a second one rules out a single loss.
+const LARGE_TIMEOUTS: u64 = 2;
+/// Answers of a name server.
+const NAMES: u64 = 3;
+const NAMES_NS: u64 = 100 * MS;
+const NAMES_SILENT: u64 = 2;
+const NAMES_SILENT_PART: f64 = 0.1;
+
+fn share(part_ns: u64, of: &Connection) -> f64 {
+    (part_ns as f64 / of.span_ns.max(1) as f64).min(1.0)
+}
+
+fn verdict(cause: Cause, level: Level, share: impl Into<Option<f64>>) -> Verdict {
+    Verdict { cause, level, share: share.into() }
+}
+
+/// Returns why a connection is slow, the most important cause first.
+pub fn judge(of: &Connection) -> Vec<Verdict> {
+    let mut found: Vec<Verdict> = handshake(of).into_iter().collect();
+    for side in Side::BOTH {
+        let half = of.half(side);
+        // A closed window delays acknowledgements, and has the sender repeat data as a question.
+        found.extend(match slow_reader(of, side, half) {
+            Some(verdict) => vec![verdict],
+            None => [path(of, side, half), queue(side, half)].into_iter().flatten().collect(),
+        });
+    }
+    found.extend(slow_answers(of));
+    found.extend(distance(of));
+    found.extend(reset(of));
+    found
+        .sort_by(|a, b| b.level.cmp(&a.level).then(b.share.partial_cmp(&a.share).unwrap_or(std::cmp::Ordering::Equal)));
+    found
+}
+
+fn handshake(of: &Connection) -> Option<Verdict> {
+    let requests = of.handshake.requests;
+    if of.handshake.is_refused {
+        return Some(verdict(Cause::Refused, Level::Certain, None));
+    }
+    match of.handshake.answered_ns {
+        None if requests > 1 && !of.handshake.is_complete => {
+            Some(verdict(Cause::NoAnswer { requests }, Level::Likely, None))
+        }
+        Some(answered_ns) if requests > 1 => {
+            Some(verdict(Cause::LateAnswer { requests, answered_ns }, Level::Likely, share(answered_ns, of)))
+        }
+        _ => None,
+    }
+}
+
+/// Returns what happens to a side's segments on the way.
+fn path(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
+    large_segments(side, half).or_else(|| reordering(side, half)).or_else(|| loss(of, side, half))
+}
+
+fn is_frequent(events: u64, segments: u64) -> bool {
+    events >= EVENTS && events as f64 >= EVENTS_PART * segments as f64
+}
+
+fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
+    let Half { segments, lost_before, timeouts, .. } = *half;
+    let repeated = half.repeated.saturating_sub(half.needless);
+    let share = share(half.missing_ns, of);
+    let is_stalled = timeouts > 0 && share >= STALLED;
+    (is_frequent(repeated, segments) || (repeated > 0 && is_stalled))
+        .then(|| verdict(Cause::Loss { of: side, repeated, segments, lost_before, timeouts }, Level::Likely, share))
+}
+
+/// A needless repetition after a silence is due to a lost acknowledgement.
+fn reordering(side: Side, half: &Half) -> Option<Verdict> {
+    let Half { out_of_order, repeated, segments, .. } = *half;
+    let needless = half.needless.saturating_sub(half.timeouts);
+    let is_needless = is_frequent(needless, segments) && 2 * needless >= repeated;
+    let is_late = is_frequent(out_of_order, segments) && out_of_order > repeated;
+    (is_needless || is_late)
+        .then(|| verdict(Cause::Reordering { of: side, needless, out_of_order, segments }, Level::Likely, None))
+}
+
+fn large_segments(side: Side, half: &Half) -> Option<Verdict> {
+    let Half { full_size_timeouts: timeouts, largest: payload, largest_acknowledged: passed, .. } = *half;
+    (timeouts >= LARGE_TIMEOUTS && passed < payload)
+        .then(|| verdict(Cause::LargeSegments { of: side, timeouts, payload, passed }, Level::Likely, None))
+}
+
+fn queue(side: Side, half: &Half) -> Option<Verdict> {
+    let (shortest_ns, loaded_ns) = (half.shortest_ns?, half.loaded.median_ns()?);
+    let is_queue = half.loaded.count() >= LOADED && loaded_ns >= (shortest_ns + QUEUED_NS).max(2 * shortest_ns);
+    let share = 1.0 - shortest_ns as f64 / loaded_ns.max(1) as f64;
+    is_queue.then(|| verdict(Cause::Queue { of: side, shortest_ns, loaded_ns }, Level::Likely, share))
+}
+
+fn slow_reader(of: &Connection, sender: Side, half: &Half) -> Option<Verdict> {
+    let Half { closed, closed_ns, is_closed: to_the_end, .. } = *half;
+    let share = share(closed_ns, of);
+    let least = if closed > 1 { CLOSED_NS } else { CLOSED_ONCE_NS };
+    let is_slow = share >= CLOSED_SHARE && closed_ns >= least;
+    let cause = Cause::SlowReader { at: sender.other(), closed, closed_ns, to_the_end };
+    is_slow.then(|| verdict(cause, Level::Certain, share))
+}
+
+/// The client's answers are pauses of its own.
+fn slow_answers(of: &Connection) -> Option<Verdict> {
+    let half = of.half(Side::Server);
+    let (answers, median_ns) = (half.answers.count(), half.answers.median_ns()?);
+    let share = share(half.answers_ns, of);
+    let is_slow = answers >= ANSWERS && (ANSWER_NS..ANSWER_MOST_NS).contains(&median_ns) && share >= ANSWER_SHARE;
+    is_slow.then(|| verdict(Cause::SlowAnswer { by: Side::Server, answers, median_ns }, Level::Likely, share))
+}
+
+fn distance(of: &Connection) -> Option<Verdict> {
+    let round_trip_ns = of.round_trip_ns()?;
+    let rounds = of.half(Side::Server).answers.count() + u64::from(of.handshake.answered_ns.is_some());
+    let share = share(round_trip_ns * rounds, of);
+    let is_far = round_trip_ns >= FAR_NS && rounds >= ROUNDS && share >= ROUNDS_SHARE;
+    is_far.then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
+}
+
+/// A client that resets a connection has had enough of it.
+fn reset(of: &Connection) -> Option<Verdict> {
+    let reset = of.reset.filter(|reset| reset.is_foreign || (reset.is_early && reset.by == Side::Server))?;
+    Some(verdict(Cause::Reset { by: reset.by, is_foreign: reset.is_foreign }, Level::Likely, None))
+}
+
+/// Returns what is wrong with the answers of a name server to a host.
+pub fn judge_names(of: &Questions) -> Vec<Verdict> {
+    let Questions { asked, unanswered, answers } = of;
+    let is_silent = *unanswered >= NAMES_SILENT && *unanswered as f64 >= NAMES_SILENT_PART * *asked as f64;
+    let silent =
+        is_silent.then(|| verdict(Cause::SilentNames { unanswered: *unanswered, asked: *asked }, Level::Certain, None));
+    let median = answers.median_ns().filter(|median| answers.count() >= NAMES && *median >= NAMES_NS);
+    let slow =
+        median.map(|median_ns| verdict(Cause::SlowNames { answers: answers.count(), median_ns }, Level::Certain, None));
+    silent.into_iter().chain(slow).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::Histogram;
+    use crate::measures::{Handshake, Reset};
+
+    fn connection(span_ms: u64) -> Connection {
+        let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        Connection {
+            client: address(40_000),
+            server: address(80),
+            span_ns: span_ms * MS,
+            handshake: Handshake { requests: 1, answered_ns: Some(MS), is_complete: true, ..Handshake::default() },
+            reset: None,
+            halves: Default::default(),
+        }
+    }
+
+    fn times(count: u64, ms: u64) -> Histogram {
+        let mut histogram = Histogram::default();
+        (0..count).for_each(|_| histogram.add(ms * MS));
+        histogram
+    }
+
+    /// Returns the causes after a change of the client's half.
+    fn causes(span_ms: u64, change: impl FnOnce(&mut Half)) -> Vec<&'static str> {
+        let mut one = connection(span_ms);
+        one.halves[0] = Half { segments: 1000, largest: 1448, largest_acknowledged: 1448, ..Half::default() };
+        change(&mut one.halves[0]);
+        judge(&one).iter().map(|verdict| verdict.cause.why()).collect()
+    }
+
+    #[test]
+    fn single_events_blame_nobody() {
+        assert_eq!(causes(1000, |half| half.repeated = 2), [""; 0]);
+        assert_eq!(causes(1000, |half| half.repeated = 3), ["loss behind this place"]);
+        // One stall is a loss only if it takes a part of the time.
+        let stall = |half: &mut Half| (half.repeated, half.timeouts, half.missing_ns) = (1, 1, 250 * MS);
+        assert_eq!(causes(10_000, stall), [""; 0]);
+        assert_eq!(causes(1000, stall), ["loss behind this place"]);
+        assert_eq!(causes(1000, |half| (half.closed, half.closed_ns) = (1, 200 * MS)), [""; 0]);
+        assert_eq!(causes(10, |half| (half.closed, half.closed_ns) = (20, 2 * MS)), [""; 0], "too short");
+        assert_eq!(causes(1000, |half| half.full_size_timeouts = 3), [""; 0], "as large ones have passed");
+    }
+
+    #[test]
+    fn place_of_a_loss_follows_from_what_was_seen() {
+        let lost = |lost_before| causes(1000, |half| (half.repeated, half.lost_before) = (10, lost_before));
+        assert_eq!(lost(10), ["loss before this place"]);
+        assert_eq!(lost(4), ["loss on the path"]);
+    }
+
+    #[test]
+    fn needless_repetitions_are_no_loss() {
+        assert_eq!(causes(1000, |half| (half.repeated, half.needless) = (10, 6)), ["reordering on the path"]);
+        assert_eq!(causes(1000, |half| (half.repeated, half.needless) = (40, 4)), ["loss behind this place"]);
+        let acknowledgements = |half: &mut Half| (half.repeated, half.needless, half.timeouts) = (4, 4, 4);
+        assert_eq!(causes(1000, acknowledgements), [""; 0], "the acknowledgements were lost");
+        assert_eq!(causes(1000, |half| (half.repeated, half.out_of_order) = (2, 9)), ["reordering on the path"]);
+    }
+
+    #[test]
+    fn closed_window_explains_what_follows_from_it() {
+        let change = |half: &mut Half| {
+            (half.closed, half.closed_ns, half.repeated, half.needless) = (9, 600 * MS, 9, 9);
+            (half.shortest_ns, half.loaded) = (Some(MS), times(100, 80));
+        };
+        assert_eq!(causes(1000, change), ["reads slowly"]);
+        assert_eq!(causes(1000, |half| half.is_closed = true), [""; 0]);
+        let for_ever = |half: &mut Half| (half.closed, half.closed_ns, half.is_closed) = (1, 2000 * MS, true);
+        assert_eq!(causes(3000, for_ever), ["does not read"]);
+    }
+
+    #[test]
+    fn queue_is_a_delay_under_load_alone() {
+        let queue = |shortest_ms: u64, loaded_ms, count| {
+            causes(1000, |half| (half.shortest_ns, half.loaded) = (Some(shortest_ms * MS), times(count, loaded_ms)))
+        };
+        assert_eq!(queue(1, 100, 50), ["queue on the path"]);
+        assert_eq!(queue(1, 100, 10), [""; 0], "too few");
+        assert_eq!(queue(100, 120, 50), [""; 0], "mostly distance");
+        assert_eq!(queue(1, 12, 50), [""; 0], "short");
+    }
+
+    #[test]
+    fn answers_of_the_server_are_judged_and_pauses_of_the_client_are_not() {
+        let found = |side: usize, count: u64, ms: u64| {
+            let mut one = connection(10_000);
+            one.halves[side].answers = times(count, ms);
+            one.halves[side].answers_ns = count * ms * MS;
+            judge(&one).iter().map(|verdict| verdict.cause.why()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(1, 10, 300), ["answers slowly"]);
+        assert_eq!(found(0, 10, 300), [""; 0]);
+        assert_eq!(found(1, 2, 3000), [""; 0]);
+        assert_eq!(found(1, 10, 30), [""; 0], "a small part of the time");
+        assert_eq!(found(1, 3, 9000), [""; 0], "it waits for events");
+    }
+
+    #[test]
+    fn distance_counts_if_round_trips_take_the_time() {
+        let far = |span_ms, answers| {
+            let mut one = connection(span_ms);
+            one.halves[0].shortest_ns = Some(99 * MS);
+            one.halves[1].shortest_ns = Some(MS);
+            one.halves[1].answers = times(answers, 0);
+            !judge(&one).is_empty()
+        };
+        assert!(far(1000, 5) && !far(100_000, 5) && !far(200, 0));
+    }
+
+    #[test]
+    fn requests_for_connections_are_judged() {
+        let found = |handshake: Handshake, reset: Option<Reset>| {
+            let one = Connection { handshake, reset, ..connection(2000) };
+            judge(&one).iter().map(|verdict| verdict.cause.why()).collect::<Vec<_>>()
+        };
+        let asked = |requests, answered: Option<u64>| Handshake {
+            requests,
+            answered_ns: answered.map(|ms| ms * MS),
+            is_complete: answered.is_some(),
+            ..Handshake::default()
+        };
+        assert_eq!(found(asked(1, None), None), [""; 0], "the capture may have ended");
+        assert_eq!(found(asked(3, None), None), ["does not answer"]);
+        assert_eq!(found(asked(2, Some(1000)), None), ["accepts connections late"]);
+        assert_eq!(found(Handshake { is_refused: true, ..asked(1, None) }, None), ["refuses connections"]);
+        let reset = |by, is_foreign, is_early| Some(Reset { by, is_foreign, is_early });
+        assert_eq!(found(asked(1, Some(1)), reset(Side::Server, false, true)), ["resets connections"]);
+        assert_eq!(found(asked(1, Some(1)), reset(Side::Server, true, false)), ["reset on the path"]);
+        assert_eq!(found(asked(1, Some(1)), reset(Side::Client, false, true)), [""; 0]);
+    }
+
+    #[test]
+    fn name_servers_are_judged_by_median_and_silence() {
+        let found = |asked, unanswered, ms| {
+            let answers = times(asked - unanswered, ms);
+            let verdicts = judge_names(&Questions { asked, unanswered, answers });
+            verdicts.iter().map(|verdict| verdict.cause.why()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(10, 0, 2), [""; 0]);
+        assert_eq!(found(10, 0, 300), ["DNS slow"]);
+        assert_eq!(found(10, 4, 2), ["DNS silent"]);
+        assert_eq!(found(100, 2, 2), [""; 0]);
+    }
+}

@@ -1,0 +1,127 @@
+//! The verdicts about many connections: a row for each cause, server and side.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+use trawl_view::columns;
+use trawl_view::table;
+use trawl_view::text::count;
+
+use crate::judge::{judge, judge_names};
+use crate::measures::{Connection, Side};
+use crate::packets::Asked;
+use crate::verdict::{Level, Verdict};
+
+/// Verdicts of one cause about the connections of a host with a server.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The host or the end of the connection to look at.
+    pub who: String,
+    pub peer: String,
+    pub client: IpAddr,
+    pub server: SocketAddr,
+    pub connections: u64,
+    /// The verdict about the connection of which it explains most.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub why: &'static str,
+    pub evidence: String,
+    pub fix: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub connections: u64,
+    pub packets: u64,
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    pub fn new(packets: u64, connections: &[Connection], names: &[Asked]) -> Self {
+        let mut rows: BTreeMap<(SocketAddr, IpAddr, &'static str, Option<Side>), Finding> = BTreeMap::new();
+        let mut add = |client: IpAddr, server: SocketAddr, verdict: Verdict| {
+            let at = verdict.cause.at();
+            let key = (server, client, verdict.cause.why(), at);
+            let row = rows.entry(key).or_insert_with(|| Finding::new(client, server, verdict.clone()));
+            row.connections += 1;
+            if verdict.share > row.verdict.share {
+                *row = Finding { connections: row.connections, ..Finding::new(client, server, verdict) };
+            }
+        };
+        for connection in connections {
+            let verdicts = judge(connection).into_iter();
+            verdicts.for_each(|verdict| add(connection.client.ip(), connection.server, verdict));
+        }
+        for asked in names {
+            judge_names(&asked.questions).into_iter().for_each(|verdict| add(asked.host, asked.server, verdict));
+        }
+        let mut findings: Vec<Finding> = rows.into_values().collect();
+        let weight = |one: &Finding| one.verdict.share.unwrap_or(1.0) * one.connections as f64;
+        findings.sort_by(|a, b| {
+            let by_level = b.verdict.level.cmp(&a.verdict.level);
+            by_level.then(weight(b).total_cmp(&weight(a)))
+        });
+        Self { connections: connections.len() as u64, packets, findings }
+    }
+
+    /// Returns true if a verdict names a culprit.
+    pub fn has_culprits(&self) -> bool {
+        self.culprits().next().is_some()
+    }
+
+    fn culprits(&self) -> impl Iterator<Item = &Finding> + Clone {
+        self.findings.iter().filter(|one| one.verdict.level > Level::Information)
+    }
+}
+
+impl Finding {
+    fn new(client: IpAddr, server: SocketAddr, verdict: Verdict) -> Self {
+        let (client_shown, server_shown) = (client.to_string(), server.to_string());
+        let (who, peer) = match verdict.cause.at() {
+            Some(Side::Server) => (server_shown, client_shown),
+            _ => (client_shown, server_shown),
+        };
+        Self {
+            who,
+            peer,
+            client,
+            server,
+            connections: 0,
+            why: verdict.cause.why(),
+            evidence: verdict.cause.to_string(),
+            fix: verdict.cause.fix(),
+            verdict,
+        }
+    }
+
+    fn peer_and_count(&self) -> String {
+        match self.connections {
+            0 | 1 => self.peer.clone(),
+            connections => format!("{} ×{connections}", self.peer),
+        }
+    }
+
+    fn share_text(&self) -> String {
+        self.verdict.share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.has_culprits() {
+            let columns = columns![row: Finding;
+                "WHO" -8 row.who, "PEER" -8 row.peer_and_count(), "WHY" -8 row.why, "SHARE" 5 row.share_text()];
+            let table = table::text(&columns, self.culprits());
+            // Addresses may be long, so that the evidence has a line of its own.
+            let mut lines = table.lines();
+            lines.next().map_or(Ok(()), |titles| writeln!(f, "{titles}"))?;
+            for (line, finding) in lines.zip(self.culprits()) {
+                writeln!(f, "{line}\n  {}; {}", finding.evidence, finding.fix)?;
+            }
+        }
+        let nothing = if self.has_culprits() { "" } else { ": no cause of delay found" };
+        writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))
+    }
+}

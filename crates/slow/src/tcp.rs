@@ -1,0 +1,285 @@
+//! One direction of a connection, as packets of one place show it.
+
+use std::collections::VecDeque;
+
+use crate::measures::Half;
+
+/// A repetition cannot come sooner after a gap, if the path to the sender was not measured.
+const SOON_NS: u64 = 3_000_000;
+/// Shortest silence after which a repetition is due to the sender's timer: Linux waits for 200 ms at least.
+const TIMER_NS: u64 = 190_000_000;
+/// Payload from which a segment may be too large for a part of the way: each link of IPv6 takes 1,280 bytes.
+const LARGE: u32 = 1200;
+/// Segments on the way, or their bytes, from which a round trip includes the sender's own queue.
+const LOADED: usize = 4;
+const LOADED_BYTES: u32 = 32 << 10;
+/// Maximum number of segments and gaps that are remembered.
+const SEGMENTS: usize = 4096;
+const GAPS: usize = 64;
+
+pub fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+/// A segment that is not acknowledged yet.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    end: u32,
+    payload: u32,
+    ns: u64,
+    is_repeated: bool,
+}
+
+/// Data that this place has not seen, but later data.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    from: u32,
+    to: u32,
+    since_ns: u64,
+}
+
+/// Relation of a segment to the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    New,
+    Repeated,
+    /// It adds nothing: a question whether the peer is alive, or late data.
+    Other,
+}
+
+/// The data of one side, and the other's acknowledgements of it.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    pub half: Half,
+    /// The number after the highest byte.
+    next: Option<u32>,
+    last_ns: u64,
+    unacknowledged: VecDeque<Sent>,
+    gaps: Vec<Gap>,
+    /// End of the last time in which data was missing.
+    missed_until: u64,
+    /// The segment that was repeated last after a silence, and how often.
+    overdue: Option<(u32, u64)>,
+    closed_since: Option<u64>,
+}
+
+impl Stream {
+    /// Adds a segment. `way_ns` is the shortest round trip from here to its sender.
+    pub fn segment(&mut self, seq: u32, payload: u32, ends: bool, now: u64, way_ns: Option<u64>) -> Standing {
+        let end = seq.wrapping_add(payload).wrapping_add(u32::from(ends));
+        if end == seq {
+            return Standing::Other;
+        }
+        let standing = match self.next {
+            Some(next) if is_before(seq, next) => self.late(seq, end, payload, now, way_ns),
+            Some(next) if is_before(next, seq) => {
+                if self.gaps.len() < GAPS {
+                    self.gaps.push(Gap { from: next, to: seq, since_ns: now });
+                }
+                Standing::New
+            }
+            _ => Standing::New,
+        };
+        if self.next.is_none_or(|next| is_before(next, end)) {
+            self.next = Some(end);
+        }
+        if standing == Standing::New && payload > 0 {
+            self.half.segments += 1;
+            self.half.bytes += u64::from(payload);
+            self.half.largest = self.half.largest.max(payload);
+            if self.unacknowledged.len() == SEGMENTS {
+                self.unacknowledged.pop_front();
+            }
+            self.unacknowledged.push_back(Sent { end, payload, ns: now, is_repeated: false });
+        }
+        if standing != Standing::Other {
+            self.last_ns = now;
+        }
+        standing
+    }
+
+    /// Classifies a segment that begins before the highest byte.
+    fn late(&mut self, seq: u32, end: u32, payload: u32, now: u64, way_ns: Option<u64>) -> Standing {
+        let next = self.next.unwrap_or(end);
+        if payload <= 1 && seq == next.wrapping_sub(1) {
+            return Standing::Other;
+        }
+        if let Some(at) = self.gaps.iter().position(|gap| !is_before(seq, gap.from) && is_before(seq, gap.to)) {
+            let gap = self.gaps[at];
+            self.fill(at, seq, end);
+            // The sender learns of the loss by a packet that passes here, and its repetition takes the same way.
+            if now.saturating_sub(gap.since_ns) < way_ns.unwrap_or(SOON_NS).max(SOON_NS) {
+                self.half.out_of_order += 1;
+                return Standing::Other;
+            }
+            self.half.lost_before += 1;
+            self.repeated(gap.since_ns, seq, payload, now);
+            return Standing::Repeated;
+        }
+        let known = self.unacknowledged.iter_mut().find(|sent| is_before(seq, sent.end));
+        let since = known.map_or(self.last_ns, |sent| {
+            sent.is_repeated = true;
+            sent.ns
+        });
+        self.unacknowledged
+            .iter_mut()
+            .filter(|sent| !is_before(end, sent.end))
+            .for_each(|sent| sent.is_repeated = true);
+        self.repeated(since, seq, payload, now);
+        Standing::Repeated
+    }
+
+    fn fill(&mut self, at: usize, seq: u32, end: u32) {
+        let gap = self.gaps.remove(at);
+        let parts = [Gap { to: seq, ..gap }, Gap { from: end, ..gap }];
+        self.gaps.extend(parts.into_iter().filter(|part| is_before(part.from, part.to)));
+    }
+
+    /// Counts a repetition of data that was missing since then.
+    fn repeated(&mut self, since_ns: u64, seq: u32, payload: u32, now: u64) {
+        let half = &mut self.half;
+        half.repeated += 1;
+        half.missing_ns += now.saturating_sub(since_ns.max(self.missed_until));
+        self.missed_until = now;
+        if now.saturating_sub(self.last_ns) < TIMER_NS {
+            return;
+        }
+        half.timeouts += 1;
+        let times = self.overdue.filter(|(last, _)| *last == seq).map_or(1, |(_, times)| times + 1);
+        self.overdue = Some((seq, times));
+        if payload >= LARGE {
+            half.full_size_timeouts = half.full_size_timeouts.max(times);
+        }
+    }
+
+    /// Adds an acknowledgement of the other side.
+    pub fn acknowledge(&mut self, ack: u32, is_duplicate: bool, now: u64) {
+        self.half.needless += u64::from(is_duplicate && self.closed_since.is_none());
+        let on_the_way: u32 = self.unacknowledged.iter().map(|sent| sent.payload).fold(0, u32::saturating_add);
+        let is_loaded = self.unacknowledged.len() >= LOADED || on_the_way >= LOADED_BYTES;
+        let mut last = None;
+        while let Some(sent) = self.unacknowledged.front().filter(|sent| !is_before(ack, sent.end)) {
+            self.half.largest_acknowledged = self.half.largest_acknowledged.max(sent.payload);
+            last = Some(*sent);
+            self.unacknowledged.pop_front();
+        }
+        if let Some(sent) = last.filter(|sent| !sent.is_repeated) {
+            let round_trip = now.saturating_sub(sent.ns);
+            self.round_trip(round_trip);
+            if is_loaded {
+                self.half.loaded.add(round_trip);
+            }
+        }
+    }
+
+    /// Adds a round trip from here to the receiver.
+    pub fn round_trip(&mut self, ns: u64) {
+        self.half.shortest_ns = Some(self.half.shortest_ns.map_or(ns, |shortest| shortest.min(ns)));
+    }
+
+    /// Adds the receiver's window.
+    pub fn window(&mut self, window: u32, now: u64) {
+        match (window, self.closed_since) {
+            (0, None) => self.closed_since = Some(now),
+            (1.., Some(since)) => {
+                self.closed_since = None;
+                self.half.closed += 1;
+                self.half.closed_ns += now.saturating_sub(since);
+            }
+            _ => {}
+        }
+    }
+
+    pub fn has_unacknowledged(&self) -> bool {
+        !self.unacknowledged.is_empty()
+    }
+
+    /// Returns the measures at the end of the packets.
+    pub fn end(mut self, now: u64) -> Half {
+        self.half.is_closed = self.closed_since.is_some();
+        self.window(1, now);
+        self.half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn send(stream: &mut Stream, seq: u32, at_ms: u64) -> Standing {
+        stream.segment(seq, 1000, false, at_ms * MS, Some(20 * MS))
+    }
+
+    #[test]
+    fn repetition_of_seen_and_of_missing_data_are_told_apart() {
+        let mut stream = Stream::default();
+        assert_eq!(send(&mut stream, 0, 0), Standing::New);
+        assert_eq!(send(&mut stream, 1000, 1), Standing::New);
+        assert_eq!(send(&mut stream, 0, 30), Standing::Repeated, "lost behind this place");
+        assert_eq!(send(&mut stream, 3000, 31), Standing::New);
+        assert_eq!(send(&mut stream, 2000, 40), Standing::Other, "too soon for a repetition");
+        assert_eq!(send(&mut stream, 5000, 41), Standing::New);
+        assert_eq!(send(&mut stream, 4000, 90), Standing::Repeated, "lost before this place");
+        let half = stream.end(100 * MS);
+        assert_eq!((half.segments, half.repeated, half.lost_before, half.out_of_order), (4, 2, 1, 1));
+        assert_eq!(half.missing_ns, (30 + 49) * MS);
+        assert_eq!(half.timeouts, 0);
+    }
+
+    #[test]
+    fn numbers_may_wrap() {
+        let mut stream = Stream::default();
+        assert_eq!(send(&mut stream, u32::MAX - 499, 0), Standing::New);
+        assert_eq!(send(&mut stream, 500, 1), Standing::New);
+        assert_eq!(send(&mut stream, u32::MAX - 499, 300), Standing::Repeated);
+        stream.acknowledge(1500, false, 310 * MS);
+        assert!(!stream.has_unacknowledged());
+        assert_eq!(stream.half.timeouts, 1);
+    }
+
+    #[test]
+    fn question_for_life_is_no_repetition() {
+        let mut stream = Stream::default();
+        send(&mut stream, 0, 0);
+        assert_eq!(stream.segment(999, 1, false, 60_000 * MS, None), Standing::Other);
+        assert_eq!(stream.segment(999, 0, false, 120_000 * MS, None), Standing::Other);
+        assert_eq!(stream.half.repeated, 0);
+    }
+
+    #[test]
+    fn round_trips_exclude_repeated_segments() {
+        let mut stream = Stream::default();
+        send(&mut stream, 0, 0);
+        stream.acknowledge(1000, false, 20 * MS);
+        send(&mut stream, 1000, 30);
+        send(&mut stream, 1000, 60);
+        stream.acknowledge(2000, true, 61 * MS);
+        let half = stream.end(70 * MS);
+        assert_eq!((half.shortest_ns, half.needless, half.largest_acknowledged), (Some(20 * MS), 1, 1000));
+        assert_eq!(half.loaded.count(), 0);
+    }
+
+    #[test]
+    fn closed_windows_are_timed_to_the_end() {
+        let mut stream = Stream::default();
+        for (window, at) in [(100, 0), (0, 10), (0, 15), (50, 30), (0, 60)] {
+            stream.window(window, at * MS);
+        }
+        let half = stream.end(100 * MS);
+        assert_eq!((half.closed, half.closed_ns, half.is_closed), (2, 60 * MS, true));
+    }
+
+    #[test]
+    fn large_segment_that_never_passes_is_counted() {
+        let mut stream = Stream::default();
+        stream.segment(0, 200, false, 0, None);
+        stream.acknowledge(200, false, MS);
+        for at in [2, 300, 800, 1800] {
+            stream.segment(200, 1400, false, at * MS, None);
+        }
+        let half = stream.end(2000 * MS);
+        assert_eq!((half.full_size_timeouts, half.largest_acknowledged), (3, 200));
+    }
+}
