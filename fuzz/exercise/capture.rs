@@ -14,8 +14,6 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::read::{CaptureReader, FileFormat, Step, compressed};
 use trawl_packet::seekable::{self, Seekable};
 use trawl_packet::walk::walk;
-use trawl_slow::packets::{self as slow, Analysis};
-use trawl_slow::report::Report;
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer};
@@ -23,7 +21,7 @@ use trawl_view::record::{PacketSource, PacketView};
 use trawl_view::rewrite::{Privacy, Rewriter};
 use trawl_view::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 
-/// Reads a whole file, prints its packets, summarises them and the blocks between, and judges its connections.
+/// Reads a whole file, prints its packets, and summarises them and the blocks between.
 pub fn capture_file(bytes: &[u8]) {
     let Ok(mut reader) = CaptureReader::new(bytes) else {
         return;
@@ -32,7 +30,6 @@ pub fn capture_file(bytes: &[u8]) {
     let mut json = JsonLines;
     let mut statistics = Statistics::new(vec![Field::Src, Field::Verdict, Field::Reason]);
     let mut figures = FileFigures::default();
-    let mut analysis = Analysis::default();
     let mut line = String::new();
     while let Ok(Some(step)) = reader.step() {
         match step {
@@ -48,8 +45,6 @@ pub fn capture_file(bytes: &[u8]) {
                 printer.line(&mut line, &view);
                 json.show(&mut line, &view);
                 statistics.add(&view);
-                let PacketView { timestamp_ns: time_ns, link_type, captured, .. } = view;
-                analysis.add(&slow::Packet { time_ns, link_type, captured, place: 0 });
                 figures.packet(&Stored {
                     timestamp_ns: view.timestamp_ns,
                     interface: reader.time_and_interface().map_or(0, |(_, id)| id),
@@ -64,9 +59,6 @@ pub fn capture_file(bytes: &[u8]) {
     let file = figures.report(FileFacts::default(), reader.interfaces());
     let report = statistics.report(vec![file], 3);
     assert!(report.text(str::to_owned).ends_with('\n'));
-    let packets = analysis.packets();
-    let (connections, names) = analysis.end();
-    assert!(Report::new(packets, &connections, &names).to_string().ends_with('\n'));
     anonymized(bytes);
     rewritten(bytes, false);
     rewritten(bytes, true);

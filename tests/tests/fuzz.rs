@@ -6,6 +6,8 @@
 mod balance_table;
 #[path = "../../fuzz/exercise/capture.rs"]
 mod capture;
+#[path = "../../fuzz/exercise/connections.rs"]
+mod connections;
 #[path = "../../fuzz/exercise/expression.rs"]
 mod expressions;
 #[path = "../../fuzz/exercise/guard_rules.rs"]
@@ -141,6 +143,11 @@ fn printer() {
 #[test]
 fn capture_file() {
     fuzz("capture_file", 600, Vec::new(), capture::capture_file);
+}
+
+#[test]
+fn connections() {
+    fuzz("connections", 4_000, Vec::new(), connections::capture_file);
 }
 
 #[test]
