@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{interval, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
+use trawl_front::terminal;
 use trawl_sys::{Error, Result};
 
 use hub::Hub;
@@ -104,14 +105,22 @@ impl Server {
     }
 }
 
+/// Serves each connection. A failure, such as the lack of free descriptors, is said once until connections succeed again.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut is_failing = false;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                is_failing = false;
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(serve(stream, Arc::clone(&shared)));
             }
-            Err(_) => sleep(REST).await,
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    terminal::say(&format!("cannot accept connections: {error}; waiting for ones that end"));
+                }
+                sleep(REST).await;
+            }
         }
     }
 }
