@@ -18,6 +18,7 @@ pub mod tiny;
 pub mod tmux;
 pub mod turn;
 pub mod wait;
+pub mod wire;
 pub mod witness;
 pub mod xdp;
 

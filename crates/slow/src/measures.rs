@@ -88,7 +88,7 @@ pub struct Half {
     pub repeated: u64,
     /// Repetitions of segments that this place had not seen: they were lost before it.
     pub lost_before: u64,
-    /// Repetitions that the receiver reported as needless (DSACK).
+    /// Repetitions of data that had arrived.
     pub needless: u64,
     /// Repetitions after a silence: the sender's timer had run out.
     pub timeouts: u64,

@@ -1,9 +1,10 @@
-//! TCP's options: the window's scale, and selective acknowledgements.
+//! TCP's options: the window's scale, selective acknowledgements, and timestamps.
 
 const END: u8 = 0;
 const NOTHING: u8 = 1;
 const SCALE: u8 = 3;
 const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
 /// Largest shift of a window (RFC 7323).
 const SCALE_MOST: u8 = 14;
 
@@ -14,6 +15,8 @@ pub struct Options {
     pub scale: Option<u8>,
     /// The first block of a selective acknowledgement, from and to, and the second one.
     pub blocks: [Option<(u32, u32)>; 2],
+    /// The sender's timestamp, and the one of the other side that it returns.
+    pub timestamps: Option<(u32, u32)>,
 }
 
 impl Options {
@@ -36,11 +39,14 @@ impl Options {
     }
 
     fn read(&mut self, kind: u8, value: &[u8]) {
+        let word = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         match (kind, value) {
+            (TIMESTAMPS, value) => {
+                self.timestamps = word(value).zip(value.get(4..).and_then(word));
+            }
             (SCALE, [shift]) => self.scale = Some((*shift).min(SCALE_MOST)),
             (SACK, value) => {
-                let edge = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-                let block = |block: &[u8]| Some((edge(block)?, edge(block.get(4..)?)?));
+                let block = |block: &[u8]| Some((word(block)?, word(block.get(4..)?)?));
                 let mut blocks = value.chunks_exact(8).map(block);
                 self.blocks = [blocks.next().flatten(), blocks.next().flatten()];
             }
@@ -65,7 +71,7 @@ mod tests {
     #[test]
     fn options_of_a_syn_and_of_acknowledgements_are_read() {
         let syn = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
-        assert_eq!(Options::parse(&syn).scale, Some(7));
+        assert_eq!((Options::parse(&syn).scale, Options::parse(&syn).timestamps), (Some(7), Some((1, 0))));
         let sack = [1, 1, 5, 18, 0, 0, 0, 10, 0, 0, 0, 20, 0, 0, 0, 5, 0, 0, 0, 30];
         let options = Options::parse(&sack);
         assert_eq!(options.blocks, [Some((10, 20)), Some((5, 30))]);

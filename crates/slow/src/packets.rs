@@ -9,7 +9,7 @@ use trawl_packet::walk::{Headers, Tcp, walk};
 
 use crate::measures::{Connection, Half, Handshake, Questions, Reset, Side};
 use crate::options::Options;
-use crate::tcp::{Standing, Stream};
+use crate::tcp::{Acknowledgement, Segment, Standing, Stream};
 
 const DNS_PORT: u16 = 53;
 /// Time for an answer of a name server.
@@ -144,6 +144,8 @@ struct Flow {
     reset: Option<Reset>,
     /// A side has ended or reset the connection.
     is_over: bool,
+    /// The sides that have ended it.
+    has_ended: [bool; 2],
     streams: [Stream; 2],
     scales: [Option<u8>; 2],
     /// Times to live of each side's packets.
@@ -169,6 +171,7 @@ impl Flow {
             last_answer: None,
             reset: None,
             is_over: false,
+            has_ended: [false; 2],
             streams: Default::default(),
             scales: [None; 2],
             hops: [None; 2],
@@ -197,9 +200,12 @@ impl Flow {
             self.acknowledged(side, tcp, &options, now);
         }
         self.is_over |= has(flags::FIN);
+        self.has_ended[side as usize] |= has(flags::FIN);
         let payload = u32::try_from(headers.payload_len).unwrap_or(u32::MAX);
         let way = self.streams[side.other() as usize].half.shortest_ns;
-        let standing = self.streams[side as usize].segment(tcp.seq, payload, has(flags::FIN), now, way);
+        let timestamp = options.timestamps.map(|(own, _)| own);
+        let segment = Segment { seq: tcp.seq, payload, ends: has(flags::FIN), timestamp };
+        let standing = self.streams[side as usize].segment(&segment, now, way);
         if payload > 0 {
             self.speak(side, standing, now);
         }
@@ -234,7 +240,9 @@ impl Flow {
         // Windows are scaled only if both sides offered it; a closed one is closed in any case.
         let scale = self.scales[0].and(self.scales[1]).and(self.scales[side as usize]).unwrap_or(0);
         let stream = &mut self.streams[other];
-        stream.acknowledge(tcp.ack, options.is_duplicate(tcp.ack), now);
+        let echo = options.timestamps.map(|(_, echo)| echo);
+        let acknowledgement = Acknowledgement { number: tcp.ack, is_duplicate: options.is_duplicate(tcp.ack), echo };
+        stream.acknowledge(&acknowledgement, now);
         stream.window(u32::from(tcp.window) << scale, now);
     }
 
@@ -256,7 +264,11 @@ impl Flow {
         self.spoke = Some((side, now));
     }
 
+    /// Notes a reset. A side that has ended the connection refuses what still arrives.
     fn was_reset(&mut self, by: Side, hops: Option<u8>) {
+        if self.has_ended[by as usize] {
+            return;
+        }
         if !self.handshake.is_complete && by == Side::Server && self.handshake.requests > 0 {
             self.handshake.is_refused = true;
             return;
@@ -382,6 +394,12 @@ mod tests {
         let early = reset(Side::Server, true);
         assert_eq!((early.by, early.is_early, early.is_foreign), (Side::Server, true, false));
         assert!(!reset(Side::Client, false).is_early);
+        let mut file = File::default();
+        file.greet();
+        file.segment(Side::Server, 100, 500, 100, flags::FIN | flags::ACK, 0);
+        file.segment(Side::Client, 110, 100, 501, flags::ACK, 10);
+        file.segment(Side::Server, 120, 501, 0, flags::RST, 0);
+        assert!(file.analysis.end().0[0].reset.is_none(), "it had ended");
         let mut file = File::default();
         file.segment(Side::Client, 0, 99, 0, flags::SYN, 0);
         file.segment(Side::Server, 1, 0, 100, flags::RST | flags::ACK, 0);

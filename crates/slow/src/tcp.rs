@@ -6,6 +6,8 @@ use crate::measures::Half;
 
 /// A repetition cannot come sooner after a gap, if the path to the sender was not measured.
 const SOON_NS: u64 = 3_000_000;
+/// Segments that are late by less disturb nobody: several processors may handle one flow.
+const LATE_NS: u64 = 500_000;
 /// Shortest silence after which a repetition is due to the sender's timer: Linux waits for 200 ms at least.
 const TIMER_NS: u64 = 190_000_000;
 /// Payload from which a segment may be too large for a part of the way: each link of IPv6 takes 1,280 bytes.
@@ -28,6 +30,18 @@ struct Sent {
     payload: u32,
     ns: u64,
     is_repeated: bool,
+    /// The timestamp of the first repetition.
+    repetition: Option<u32>,
+}
+
+/// An acknowledgement, and what its options tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Acknowledgement {
+    pub number: u32,
+    /// It reports data that had arrived before.
+    pub is_duplicate: bool,
+    /// The timestamp of the segment that it answers.
+    pub echo: Option<u32>,
 }
 
 /// Data that this place has not seen, but later data.
@@ -61,17 +75,31 @@ pub struct Stream {
     /// The segment that was repeated last after a silence, and how often.
     overdue: Option<(u32, u64)>,
     closed_since: Option<u64>,
+    /// Reports of data that had arrived before, and acknowledgements of repeated segments that answer the first ones.
+    duplicates: u64,
+    answered_first: u64,
+}
+
+/// A segment, without its acknowledgement.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    pub seq: u32,
+    pub payload: u32,
+    /// It is the sender's last one.
+    pub ends: bool,
+    pub timestamp: Option<u32>,
 }
 
 impl Stream {
     /// Adds a segment. `way_ns` is the shortest round trip from here to its sender.
-    pub fn segment(&mut self, seq: u32, payload: u32, ends: bool, now: u64, way_ns: Option<u64>) -> Standing {
+    pub fn segment(&mut self, segment: &Segment, now: u64, way_ns: Option<u64>) -> Standing {
+        let Segment { seq, payload, ends, .. } = *segment;
         let end = seq.wrapping_add(payload).wrapping_add(u32::from(ends));
         if end == seq {
             return Standing::Other;
         }
         let standing = match self.next {
-            Some(next) if is_before(seq, next) => self.late(seq, end, payload, now, way_ns),
+            Some(next) if is_before(seq, next) => self.late(segment, end, now, way_ns),
             Some(next) if is_before(next, seq) => {
                 if self.gaps.len() < GAPS {
                     self.gaps.push(Gap { from: next, to: seq, since_ns: now });
@@ -90,7 +118,7 @@ impl Stream {
             if self.unacknowledged.len() == SEGMENTS {
                 self.unacknowledged.pop_front();
             }
-            self.unacknowledged.push_back(Sent { end, payload, ns: now, is_repeated: false });
+            self.unacknowledged.push_back(Sent { end, payload, ns: now, is_repeated: false, repetition: None });
         }
         if standing != Standing::Other {
             self.last_ns = now;
@@ -99,7 +127,8 @@ impl Stream {
     }
 
     /// Classifies a segment that begins before the highest byte.
-    fn late(&mut self, seq: u32, end: u32, payload: u32, now: u64, way_ns: Option<u64>) -> Standing {
+    fn late(&mut self, segment: &Segment, end: u32, now: u64, way_ns: Option<u64>) -> Standing {
+        let Segment { seq, payload, timestamp, .. } = *segment;
         let next = self.next.unwrap_or(end);
         if payload <= 1 && seq == next.wrapping_sub(1) {
             return Standing::Other;
@@ -109,7 +138,7 @@ impl Stream {
             self.fill(at, seq, end);
             // The sender learns of the loss by a packet that passes here, and its repetition takes the same way.
             if now.saturating_sub(gap.since_ns) < way_ns.unwrap_or(SOON_NS).max(SOON_NS) {
-                self.half.out_of_order += 1;
+                self.half.out_of_order += u64::from(now.saturating_sub(gap.since_ns) >= LATE_NS);
                 return Standing::Other;
             }
             self.half.lost_before += 1;
@@ -119,6 +148,7 @@ impl Stream {
         let known = self.unacknowledged.iter_mut().find(|sent| is_before(seq, sent.end));
         let since = known.map_or(self.last_ns, |sent| {
             sent.is_repeated = true;
+            sent.repetition = sent.repetition.or(timestamp);
             sent.ns
         });
         self.unacknowledged
@@ -153,14 +183,18 @@ impl Stream {
     }
 
     /// Adds an acknowledgement of the other side.
-    pub fn acknowledge(&mut self, ack: u32, is_duplicate: bool, now: u64) {
-        self.half.needless += u64::from(is_duplicate && self.closed_since.is_none());
+    pub fn acknowledge(&mut self, acknowledgement: &Acknowledgement, now: u64) {
+        let Acknowledgement { number: ack, is_duplicate, echo } = *acknowledgement;
+        self.duplicates += u64::from(is_duplicate && self.closed_since.is_none());
         let on_the_way: u32 = self.unacknowledged.iter().map(|sent| sent.payload).fold(0, u32::saturating_add);
         let is_loaded = self.unacknowledged.len() >= LOADED || on_the_way >= LOADED_BYTES;
         let mut last = None;
         while let Some(sent) = self.unacknowledged.front().filter(|sent| !is_before(ack, sent.end)) {
             self.half.largest_acknowledged = self.half.largest_acknowledged.max(sent.payload);
             last = Some(*sent);
+            // The receiver answers the first segment, which was sent before the repetition (RFC 3522).
+            let answers_first = sent.repetition.zip(echo).is_some_and(|(repetition, echo)| is_before(echo, repetition));
+            self.answered_first += u64::from(answers_first && self.closed_since.is_none());
             self.unacknowledged.pop_front();
         }
         if let Some(sent) = last.filter(|sent| !sent.is_repeated) {
@@ -196,6 +230,7 @@ impl Stream {
 
     /// Returns the measures at the end of the packets.
     pub fn end(mut self, now: u64) -> Half {
+        self.half.needless = self.duplicates.max(self.answered_first);
         self.half.is_closed = self.closed_since.is_some();
         self.window(1, now);
         self.half
@@ -209,7 +244,25 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn send(stream: &mut Stream, seq: u32, at_ms: u64) -> Standing {
-        stream.segment(seq, 1000, false, at_ms * MS, Some(20 * MS))
+        stream.segment(&Segment { seq, payload: 1000, ..Segment::default() }, at_ms * MS, Some(20 * MS))
+    }
+
+    fn acknowledge(stream: &mut Stream, number: u32, at_ms: u64) {
+        stream.acknowledge(&Acknowledgement { number, ..Acknowledgement::default() }, at_ms * MS);
+    }
+
+    /// An acknowledgement that answers the first segment came before the repetition could arrive.
+    #[test]
+    fn timestamps_show_needless_repetitions() {
+        for (echo, needless) in [(100, 1), (130, 0)] {
+            let mut stream = Stream::default();
+            for timestamp in [100, 130] {
+                let segment = Segment { payload: 1000, timestamp: Some(timestamp), ..Segment::default() };
+                stream.segment(&segment, u64::from(timestamp) * MS, None);
+            }
+            stream.acknowledge(&Acknowledgement { number: 1000, is_duplicate: false, echo: Some(echo) }, 140 * MS);
+            assert_eq!(stream.end(150 * MS).needless, needless);
+        }
     }
 
     #[test]
@@ -234,7 +287,7 @@ mod tests {
         assert_eq!(send(&mut stream, u32::MAX - 499, 0), Standing::New);
         assert_eq!(send(&mut stream, 500, 1), Standing::New);
         assert_eq!(send(&mut stream, u32::MAX - 499, 300), Standing::Repeated);
-        stream.acknowledge(1500, false, 310 * MS);
+        acknowledge(&mut stream, 1500, 310);
         assert!(!stream.has_unacknowledged());
         assert_eq!(stream.half.timeouts, 1);
     }
@@ -243,8 +296,10 @@ mod tests {
     fn question_for_life_is_no_repetition() {
         let mut stream = Stream::default();
         send(&mut stream, 0, 0);
-        assert_eq!(stream.segment(999, 1, false, 60_000 * MS, None), Standing::Other);
-        assert_eq!(stream.segment(999, 0, false, 120_000 * MS, None), Standing::Other);
+        for (payload, at) in [(1, 60_000), (0, 120_000)] {
+            let question = Segment { seq: 999, payload, ..Segment::default() };
+            assert_eq!(stream.segment(&question, at * MS, None), Standing::Other);
+        }
         assert_eq!(stream.half.repeated, 0);
     }
 
@@ -252,10 +307,10 @@ mod tests {
     fn round_trips_exclude_repeated_segments() {
         let mut stream = Stream::default();
         send(&mut stream, 0, 0);
-        stream.acknowledge(1000, false, 20 * MS);
+        acknowledge(&mut stream, 1000, 20);
         send(&mut stream, 1000, 30);
         send(&mut stream, 1000, 60);
-        stream.acknowledge(2000, true, 61 * MS);
+        stream.acknowledge(&Acknowledgement { number: 2000, is_duplicate: true, echo: None }, 61 * MS);
         let half = stream.end(70 * MS);
         assert_eq!((half.shortest_ns, half.needless, half.largest_acknowledged), (Some(20 * MS), 1, 1000));
         assert_eq!(half.loaded.count(), 0);
@@ -274,10 +329,10 @@ mod tests {
     #[test]
     fn large_segment_that_never_passes_is_counted() {
         let mut stream = Stream::default();
-        stream.segment(0, 200, false, 0, None);
-        stream.acknowledge(200, false, MS);
+        stream.segment(&Segment { payload: 200, ..Segment::default() }, 0, None);
+        acknowledge(&mut stream, 200, 1);
         for at in [2, 300, 800, 1800] {
-            stream.segment(200, 1400, false, at * MS, None);
+            stream.segment(&Segment { seq: 200, payload: 1400, ..Segment::default() }, at * MS, None);
         }
         let half = stream.end(2000 * MS);
         assert_eq!((half.full_size_timeouts, half.largest_acknowledged), (3, 200));

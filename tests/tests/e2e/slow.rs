@@ -7,14 +7,44 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use trawl_lab::Station;
 use trawl_sys::netns::run_in;
+use trawl_tests::lab::Files;
+use trawl_tests::wire::{Path, Wire};
 use trawl_tests::witness::run;
-use trawl_tests::{Lab, Running, args, tools_or_skip, trawl};
+use trawl_tests::{Lab, LineLab, Running, args, tools_or_skip, trawl};
+
+/// A client and a server, and a place for files.
+struct Stage<'a> {
+    client: &'a Station,
+    server: &'a Station,
+    files: &'a dyn Files,
+}
+
+impl<'a> Stage<'a> {
+    fn of(lab: &'a Lab) -> Self {
+        Self { client: &lab.pair.a, server: &lab.pair.b, files: lab }
+    }
+
+    /// Returns the server's addresses by both versions of IP.
+    fn servers(&self) -> [SocketAddr; 2] {
+        [IpAddr::V4(self.server.ipv4), IpAddr::V6(self.server.ipv6)].map(|address| SocketAddr::new(address, 8080))
+    }
+
+    /// Connects the client to the server; returns both ends.
+    fn connect(&self, server: SocketAddr) -> [TcpStream; 2] {
+        let listener =
+            run_in(&self.server.namespace, || TcpListener::bind(server)).expect("a namespace").expect("a port");
+        let client = run_in(&self.client.namespace, || TcpStream::connect(server)).expect("a namespace");
+        [client.expect("a server"), listener.accept().expect("a client").0]
+    }
+}
 
 /// Captures the traffic at both ends with 128 bytes of each packet, and returns the files' verdicts, client first.
-fn verdicts(lab: &Lab, name: &str, traffic: impl FnOnce()) -> [Value; 2] {
-    let ends = [("client", lab.sender()), ("server", lab.receiver())];
-    let files = ends.each_ref().map(|(end, _)| lab.file(&format!("{name}-{end}.pcapng")));
+fn verdicts(stage: &Stage<'_>, name: &str, traffic: impl FnOnce()) -> [Value; 2] {
+    let ends = [("client", stage.client), ("server", stage.server)];
+    let ends = ends.map(|(end, station)| (end, format!("{}:{}", station.name, station.interface)));
+    let files = ends.each_ref().map(|(end, _)| stage.files.file(&format!("{name}-{end}.pcapng")));
     let captures = [0, 1].map(|end| {
         let (interface, file) = (&ends[end].1, &files[end]);
         Running::start(&args!("capture -i {interface} --tap packet -s 128 -w {file} tcp or udp"), "capturing on")
@@ -43,18 +73,6 @@ fn both_show(reports: &[Value; 2], cause: &[&str]) {
     for report in reports {
         assert_eq!(causes(report), cause, "{report}");
     }
-}
-
-/// The server's addresses by both versions of IP.
-fn servers(lab: &Lab) -> [SocketAddr; 2] {
-    [IpAddr::V4(lab.pair.b.ipv4), IpAddr::V6(lab.pair.b.ipv6)].map(|address| SocketAddr::new(address, 8080))
-}
-
-/// A connection from the client's namespace to a server in the other one: both ends of it.
-fn connect(lab: &Lab, server: SocketAddr) -> [TcpStream; 2] {
-    let listener = run_in(&lab.pair.b.namespace, || TcpListener::bind(server)).expect("a namespace").expect("a port");
-    let client = run_in(&lab.pair.a.namespace, || TcpStream::connect(server)).expect("a namespace").expect("a server");
-    [client, listener.accept().expect("a client").0]
 }
 
 /// Exchanges questions and answers; the server and the client wait that long before each.
@@ -105,13 +123,15 @@ fn milliseconds(count: u64) -> Duration {
 #[test]
 fn slow_application_is_named_and_pauses_of_the_client_are_not() {
     let Some(lab) = Lab::open() else { return };
-    for server in servers(&lab) {
-        let slow = verdicts(&lab, "think", || converse(connect(&lab, server), 8, milliseconds(150), milliseconds(20)));
+    let stage = Stage::of(&lab);
+    for server in stage.servers() {
+        let slow =
+            verdicts(&stage, "think", || converse(stage.connect(server), 8, milliseconds(150), milliseconds(20)));
         both_show(&slow, &["slow_answer"]);
         let finding = &slow[0]["findings"][0];
         assert_eq!((&finding["by"], &finding["answers"]), (&"server".into(), &8.into()), "{finding}");
         assert_eq!(finding["who"], server.to_string());
-        let healthy = verdicts(&lab, "pauses", || converse(connect(&lab, server), 8, NOT, milliseconds(150)));
+        let healthy = verdicts(&stage, "pauses", || converse(stage.connect(server), 8, NOT, milliseconds(150)));
         both_show(&healthy, &[]);
     }
 }
@@ -119,11 +139,12 @@ fn slow_application_is_named_and_pauses_of_the_client_are_not() {
 #[test]
 fn slow_reader_is_named_and_bulk_is_not() {
     let Some(lab) = Lab::open() else { return };
-    for server in servers(&lab) {
-        let slow = verdicts(&lab, "reader", || transfer(connect(&lab, server), 12 << 20, milliseconds(10)));
+    let stage = Stage::of(&lab);
+    for server in stage.servers() {
+        let slow = verdicts(&stage, "reader", || transfer(stage.connect(server), 12 << 20, milliseconds(10)));
         both_show(&slow, &["slow_reader"]);
         assert_eq!(slow[1]["findings"][0]["at"], "server");
-        let bulk = verdicts(&lab, "bulk", || transfer(connect(&lab, server), 12 << 20, NOT));
+        let bulk = verdicts(&stage, "bulk", || transfer(stage.connect(server), 12 << 20, NOT));
         both_show(&bulk, &[]);
     }
 }
@@ -131,6 +152,7 @@ fn slow_reader_is_named_and_bulk_is_not() {
 #[test]
 fn refused_and_silent_servers_are_named() {
     let Some(lab) = Lab::open() else { return };
+    let stage = Stage::of(&lab);
     if !tools_or_skip(&["nft"]) {
         return;
     }
@@ -139,33 +161,34 @@ fn refused_and_silent_servers_are_named() {
             run_in(&lab.pair.a.namespace, || TcpStream::connect_timeout(server, Duration::from_millis(1500)));
         assert!(connected.expect("a namespace").is_err());
     };
-    for server in servers(&lab) {
-        both_show(&verdicts(&lab, "refused", || try_connection(&server)), &["refused"]);
+    for server in stage.servers() {
+        both_show(&verdicts(&stage, "refused", || try_connection(&server)), &["refused"]);
     }
     lab.nft(&rule("input", "tcp dport 8080 drop"));
-    for server in servers(&lab) {
-        both_show(&verdicts(&lab, "silent", || try_connection(&server)), &["no_answer"]);
+    for server in stage.servers() {
+        both_show(&verdicts(&stage, "silent", || try_connection(&server)), &["no_answer"]);
     }
 }
 
 #[test]
 fn loss_is_told_from_a_firewalls_reset() {
     let Some(lab) = Lab::open() else { return };
+    let stage = Stage::of(&lab);
     if !tools_or_skip(&["nft"]) {
         return;
     }
     let rules = |action: &str| rule("input", &format!("tcp dport 8080 meta length > 100 {action}"));
     lab.nft(&rules("numgen inc mod 6 == 0 drop"));
-    for server in servers(&lab) {
-        let lossy = verdicts(&lab, "loss", || converse(connect(&lab, server), 24, NOT, NOT));
+    for server in stage.servers() {
+        let lossy = verdicts(&stage, "loss", || converse(stage.connect(server), 24, NOT, NOT));
         both_show(&lossy, &["loss"]);
         assert_eq!(lossy[0]["findings"][0]["why"], "loss behind this place");
     }
     lab.inside("nft flush ruleset");
     lab.nft(&rules("reject with tcp reset"));
-    for server in servers(&lab) {
-        let reset = verdicts(&lab, "reset", || {
-            let [mut client, _server] = connect(&lab, server);
+    for server in stage.servers() {
+        let reset = verdicts(&stage, "reset", || {
+            let [mut client, _server] = stage.connect(server);
             client.write_all(&[2; 100]).expect("a question");
             assert!(client.read(&mut [0; 10]).is_err());
         });
@@ -177,6 +200,7 @@ fn loss_is_told_from_a_firewalls_reset() {
 #[test]
 fn large_packets_that_vanish_are_named() {
     let Some(lab) = Lab::open() else { return };
+    let stage = Stage::of(&lab);
     if !tools_or_skip(&["nft", "ethtool"]) {
         return;
     }
@@ -185,9 +209,9 @@ fn large_packets_that_vanish_are_named() {
         run("ip", &[&["netns", "exec", &station.name, "ethtool", "-K", "veth0"][..], &features].concat());
     }
     lab.nft(&rule("prerouting", "meta length > 1300 drop"));
-    for server in servers(&lab) {
-        let [report, _] = verdicts(&lab, "mtu", || {
-            let [mut client, mut server] = connect(&lab, server);
+    for server in stage.servers() {
+        let [report, _] = verdicts(&stage, "mtu", || {
+            let [mut client, mut server] = stage.connect(server);
             client.write_all(&[2; 100]).expect("a question");
             server.read_exact(&mut [0; 100]).expect("a question");
             client.write_all(&[2; 5000]).expect("it waits in the buffer");
@@ -201,6 +225,7 @@ fn large_packets_that_vanish_are_named() {
 #[test]
 fn slow_and_silent_name_servers_are_named() {
     let Some(lab) = Lab::open() else { return };
+    let stage = Stage::of(&lab);
     for address in [IpAddr::V4(lab.pair.b.ipv4), IpAddr::V6(lab.pair.b.ipv6)] {
         let server = SocketAddr::new(address, 53);
         let ask = |answered: u16, took: Duration| {
@@ -226,17 +251,84 @@ fn slow_and_silent_name_servers_are_named() {
             thread::sleep(milliseconds(1100));
             host.send_to(&[0; 20], SocketAddr::new(address, 9)).expect("sent");
         };
-        both_show(&verdicts(&lab, "names", || ask(6, NOT)), &[]);
-        both_show(&verdicts(&lab, "slow-names", || ask(6, milliseconds(150))), &["slow_names"]);
-        both_show(&verdicts(&lab, "silent-names", || ask(3, NOT)), &["silent_names"]);
+        both_show(&verdicts(&stage, "names", || ask(6, NOT)), &[]);
+        both_show(&verdicts(&stage, "slow-names", || ask(6, milliseconds(150))), &["slow_names"]);
+        both_show(&verdicts(&stage, "silent-names", || ask(3, NOT)), &["silent_names"]);
+    }
+}
+
+/// Judges a transfer, or a conversation, over an emulated path by both versions of IP.
+fn over(path: Path, name: &str, traffic: fn([TcpStream; 2])) -> Vec<[Value; 2]> {
+    let Some(lab) = LineLab::open() else { return Vec::new() };
+    if !tools_or_skip(&["ethtool"]) {
+        return Vec::new();
+    }
+    let stage = Stage { client: &lab.line.a, server: &lab.line.b, files: &lab };
+    let _wire = Wire::between(&lab.line, path);
+    let judged = stage.servers().map(|server| verdicts(&stage, name, || traffic(stage.connect(server))));
+    judged.into()
+}
+
+fn upload(ends: [TcpStream; 2]) {
+    transfer(ends, 2 << 20, NOT);
+}
+
+#[test]
+fn path_without_faults_is_not_blamed() {
+    for reports in over(Path::default(), "plain", upload) {
+        both_show(&reports, &[]);
+    }
+    let far = Path { delay: milliseconds(30), ..Path::default() };
+    for reports in over(far, "far-bulk", |ends| transfer(ends, 24 << 20, NOT)) {
+        both_show(&reports, &[]);
+    }
+}
+
+#[test]
+fn distance_is_named_at_both_ends() {
+    let far = Path { delay: milliseconds(40), ..Path::default() };
+    for reports in over(far, "distance", |ends| converse(ends, 12, NOT, NOT)) {
+        both_show(&reports, &["distance"]);
+        let round_trip = reports[1]["findings"][0]["round_trip_ns"].as_u64();
+        assert!(round_trip.is_some_and(|ns| (80_000_000..200_000_000).contains(&ns)), "{round_trip:?}");
+    }
+}
+
+#[test]
+fn loss_on_the_path_is_before_the_server_and_behind_the_client() {
+    for reports in over(Path { delay: milliseconds(2), lose: Some(40), ..Path::default() }, "lossy", upload) {
+        both_show(&reports, &["loss"]);
+        let places = reports.each_ref().map(|report| report["findings"][0]["why"].as_str().unwrap_or_default());
+        assert_eq!(places, ["loss behind this place", "loss before this place"]);
+    }
+}
+
+/// The sender may wait long enough for late segments, and repeats none.
+#[test]
+fn reordering_is_no_loss() {
+    let late = Path { delay: milliseconds(5), late: Some(10), ..Path::default() };
+    for [client, server] in over(late, "late", upload) {
+        assert_eq!(causes(&server), ["reordering"], "{server}");
+        assert!(causes(&client).iter().all(|cause| *cause == "reordering"), "{client}");
+    }
+}
+
+/// A capture at the server does not show the queue in front of it.
+#[test]
+fn queue_is_named_at_its_sender() {
+    let narrow = Path { delay: milliseconds(2), rate: Some((600_000, 200_000)), ..Path::default() };
+    for [client, server] in over(narrow, "queue", upload) {
+        assert_eq!(causes(&client), ["queue"], "{client}");
+        assert_eq!(causes(&server), [""; 0], "{server}");
     }
 }
 
 #[test]
 fn text_has_the_evidence_and_other_files_are_refused() {
     let Some(lab) = Lab::open() else { return };
-    let server = servers(&lab)[0];
-    verdicts(&lab, "text", || converse(connect(&lab, server), 4, milliseconds(150), NOT));
+    let stage = Stage::of(&lab);
+    let server = stage.servers()[0];
+    verdicts(&stage, "text", || converse(stage.connect(server), 4, milliseconds(150), NOT));
     let shown = trawl(&["slow", &lab.file("text-client.pcapng")]);
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(text.contains("answers slowly") && text.contains("of 4 answers; profile the process"), "{text}");

@@ -1,0 +1,154 @@
+//! An emulated path between the ends of a line: frames that wait, are lost, overtake each other, or pass at a rate. A
+//! kernel may lack netem.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use trawl_io::packet_socket::without_ring;
+use trawl_lab::{Line, Station};
+use trawl_sys::events;
+use trawl_sys::netns::run_in;
+
+use crate::witness::run;
+
+/// Frames from this length on carry data: others are neither lost nor late.
+const DATA: usize = 150;
+/// Memory for frames that were not read yet.
+const BUFFER: usize = 64 << 20;
+/// Longest time between two looks at the end.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest life of a path.
+const LIFE: Duration = Duration::from_secs(120);
+/// Delay of a frame that others overtake.
+const LATE: Duration = Duration::from_millis(4);
+
+/// The properties of a path, in each direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Path {
+    pub delay: Duration,
+    /// One of so many frames with data is lost.
+    pub lose: Option<u64>,
+    /// One of so many frames with data is late.
+    pub late: Option<u64>,
+    /// Bytes in a second, and bytes that may wait.
+    pub rate: Option<(u64, u64)>,
+}
+
+/// A path that ends when it is dropped.
+#[derive(Debug)]
+pub struct Wire {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Wire {
+    /// Joins both ends of a line in its middle, which no longer forwards.
+    pub fn between(line: &Line, path: Path) -> Self {
+        for setting in ["net.ipv4.conf.all.forwarding=0", "net.ipv6.conf.all.forwarding=0"] {
+            run("ip", &["netns", "exec", &line.left.name, "sysctl", "-q", "-w", setting]);
+        }
+        // Packet sockets would see joined segments, and packets whose checksums the card computes.
+        for end in [&line.a, &line.left, &line.right, &line.b] {
+            let features = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
+            run("ip", &[&["netns", "exec", &end.name, "ethtool", "-K", &end.interface][..], &features].concat());
+        }
+        let open = |station: &Station| {
+            let socket = run_in(&station.namespace, || without_ring(station.index));
+            let socket = socket.expect("a namespace").expect("a packet socket");
+            sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).expect("root may do so");
+            socket
+        };
+        let side = |near: &Station, far: &Station| Side {
+            socket: open(near),
+            addresses: [far.mac, near.mac].concat(),
+            frames: 0,
+            free: Instant::now(),
+        };
+        let sides = [side(&line.left, &line.a), side(&line.right, &line.b)];
+        let ends = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&ends);
+        let thread = thread::spawn(move || carry(sides, path, &until));
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An interface in the middle.
+struct Side {
+    socket: File,
+    /// The link-layer addresses of frames that leave here: the end of the line, and this interface.
+    addresses: Vec<u8>,
+    /// Number of frames with data that came here.
+    frames: u64,
+    /// Time at which the path towards the other side has sent all frames.
+    free: Instant,
+}
+
+impl Side {
+    /// Returns the time at which a frame that came here leaves; `None` if it is lost.
+    fn departure(&mut self, length: usize, path: &Path, now: Instant) -> Option<Instant> {
+        let is_data = length >= DATA;
+        self.frames += u64::from(is_data);
+        let is_one_of = |count: Option<u64>| is_data && count.is_some_and(|count| self.frames.is_multiple_of(count));
+        if is_one_of(path.lose) {
+            return None;
+        }
+        let late = if is_one_of(path.late) { LATE } else { Duration::ZERO };
+        let mut sent = now;
+        if let Some((rate, most)) = path.rate {
+            let time = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / rate);
+            if self.free.saturating_duration_since(now) > time(most) {
+                return None;
+            }
+            self.free = self.free.max(now) + time(length as u64);
+            sent = self.free;
+        }
+        Some(sent + path.delay + late)
+    }
+}
+
+/// A frame on the path: the time at which it arrives, its number, and the side that it leaves.
+type OnPath = Reverse<(Instant, u64, usize, Vec<u8>)>;
+
+fn carry(mut sides: [Side; 2], path: Path, ends: &AtomicBool) {
+    let (begun, mut number) = (Instant::now(), 0);
+    let mut waiting: BinaryHeap<OnPath> = BinaryHeap::new();
+    let mut frame = vec![0; 65_536];
+    while !ends.load(Ordering::Relaxed) && begun.elapsed() < LIFE {
+        while waiting.peek().is_some_and(|Reverse((due, ..))| *due <= Instant::now()) {
+            let Some(Reverse((_, _, to, bytes))) = waiting.pop() else { break };
+            // A full queue of the interface loses the frame, as a card's would.
+            let _ = sides[to].socket.write(&bytes);
+        }
+        let rest = waiting.peek().map_or(LOOK, |Reverse((due, ..))| due.saturating_duration_since(Instant::now()));
+        let [left, right] = &sides;
+        if events::wait(&[left.socket.as_fd(), right.socket.as_fd()], rest.min(LOOK)).is_err() {
+            return;
+        }
+        for from in 0..2 {
+            while let Ok(length) = sides[from].socket.read(&mut frame) {
+                let to = 1 - from;
+                let Some(due) = sides[from].departure(length, &path, Instant::now()) else { continue };
+                let bytes = [&sides[to].addresses, &frame[sides[to].addresses.len()..length]].concat();
+                number += 1;
+                waiting.push(Reverse((due, number, to, bytes)));
+            }
+        }
+    }
+}
