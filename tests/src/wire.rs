@@ -12,12 +12,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
+use rustix::thread::gettid;
 use trawl_io::packet_socket::without_ring;
 use trawl_lab::{Line, Station};
 use trawl_sys::events;
 use trawl_sys::netns::run_in;
 
-use crate::witness::run;
+use crate::witness::{output, run};
 
 /// Frames from this length on carry data: others are neither lost nor late.
 const DATA: usize = 150;
@@ -34,9 +35,9 @@ const LATE: Duration = Duration::from_millis(4);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path {
     pub delay: Duration,
-    /// One of so many frames with data is lost.
+    /// Number of frames with data of which the last is lost.
     pub lose: Option<u64>,
-    /// One of so many frames with data is late.
+    /// Number of frames with data of which the last is late.
     pub late: Option<u64>,
     /// Bytes in a second, and bytes that may wait.
     pub rate: Option<(u64, u64)>,
@@ -127,6 +128,9 @@ impl Side {
 type OnPath = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 fn carry(mut sides: [Side; 2], path: Path, ends: &AtomicBool) {
+    // Frames would wait for a busy CPU, as in a queue.
+    let thread = gettid().as_raw_nonzero().to_string();
+    let _ = output("chrt", &["--fifo", "--pid", "1", &thread]);
     let (begun, mut number) = (Instant::now(), 0);
     let mut waiting: BinaryHeap<OnPath> = BinaryHeap::new();
     let mut frame = vec![0; 65_536];
