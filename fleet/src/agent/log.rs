@@ -21,7 +21,7 @@ pub enum Command {
     /// The end of another operator's capture.
     End {
         capture: String,
-        /// That operator's public key.
+        /// The public key of the other operator.
         of: String,
     },
     Trigger {

@@ -1,6 +1,6 @@
 //! The source of an agent's desired states: a file, or the operators' commands on a bus.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,12 +53,10 @@ pub struct OnBus {
     put: Instant,
     last_state: Option<HostReport>,
     said: Option<String>,
-    /// The latest revision of each operator that was reported.
-    revisions: BTreeMap<String, u64>,
-    /// The latest revisions of an earlier agent.
-    earlier: BTreeMap<String, u64>,
-    /// Operators whose states, or their absence, are reported.
-    known: BTreeSet<String>,
+    /// The latest revision of each operator, of earlier agents too: older ones are ignored.
+    latest: BTreeMap<String, u64>,
+    /// The revision of each operator that this agent has reported; `None` for the absence of a state.
+    reported: BTreeMap<String, Option<u64>>,
     is_connected: bool,
     /// The last refused command.
     refused: Option<(Order, String)>,
@@ -93,9 +91,6 @@ impl Source {
     pub fn bus(config: Config, answers: Answers, revisions_file: PathBuf, wake: &Wake) -> Result<Self> {
         let answers = Arc::new(answers);
         let bus = agent::start(config.clone(), Arc::clone(&answers), wake)?;
-        let earlier = remembered_revisions(&revisions_file);
-        // The revisions before the remembered ones, so that the current states are reported again.
-        let before = earlier.iter().map(|(operator, revision)| (operator.clone(), revision.saturating_sub(1)));
         Ok(Self::Bus(Box::new(OnBus {
             config,
             answers,
@@ -105,9 +100,8 @@ impl Source {
             put: Instant::now(),
             last_state: None,
             said: None,
-            revisions: before.collect(),
-            earlier,
-            known: BTreeSet::new(),
+            latest: remembered_revisions(&revisions_file),
+            reported: BTreeMap::new(),
             is_connected: false,
             refused: None,
             revisions_file,
@@ -204,7 +198,8 @@ impl OnBus {
                     found.extend(self.follow(operator, revision, &value));
                 }
                 bus::News::Message(Message::Nothing { operator }) => {
-                    if self.known.insert(operator.clone()) {
+                    if !self.reported.contains_key(&operator) {
+                        self.reported.insert(operator.clone(), None);
                         found.push(News::Event(Event::Nothing { operator }, None));
                     }
                 }
@@ -261,21 +256,25 @@ impl OnBus {
 
     /// Follows an operator's desired state. It arrives repeatedly, in case it was missed: only a newer revision counts.
     fn follow(&mut self, operator: String, revision: u64, value: &str) -> Option<News> {
-        let last = self.revisions.get(&operator).copied();
-        if last.is_some_and(|last| revision <= last) {
+        let latest = self.latest.get(&operator).copied();
+        let reported = self.reported.get(&operator).copied().flatten();
+        if latest > Some(revision) || reported >= Some(revision) {
             return None;
         }
-        self.revisions.insert(operator.clone(), revision);
-        self.known.insert(operator.clone());
-        self.save_revisions();
-        let is_new = self.earlier.get(&operator).is_none_or(|earlier| revision > *earlier);
+        self.reported.insert(operator.clone(), Some(revision));
+        // An earlier agent may have reported it.
+        let is_new = latest < Some(revision);
+        if is_new {
+            self.latest.insert(operator.clone(), revision);
+            self.save_revisions();
+        }
         let order = Order { operator: Some(operator.clone()), revision: Some(revision) };
         let state = State::parse(value).map_err(|e| e.to_string());
         Some(News::Event(event(Some(operator), revision, state), Some(order).filter(|_| is_new)))
     }
 
     fn save_revisions(&mut self) {
-        let text = serde_json::to_vec(&self.revisions).unwrap_or_default();
+        let text = serde_json::to_vec(&self.latest).unwrap_or_default();
         if let Err(error) = create::replace(&self.revisions_file, &text) {
             let path = self.revisions_file.display();
             self.say(format!("cannot write {path}: {error}"));
