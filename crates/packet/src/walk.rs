@@ -90,6 +90,11 @@ pub struct Tcp {
     pub window: u16,
 }
 
+/// Returns true if a sequence number of TCP comes before another one.
+pub fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
 /// Reads the headers of a packet; `link_type` is a LINKTYPE_ value.
 pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
     let mut headers = Headers { payload: bytes, payload_len: bytes.len(), len: bytes.len(), ..Headers::default() };

@@ -1,5 +1,7 @@
 //! TCP's options: the window's scale, selective acknowledgements, and timestamps.
 
+use trawl_packet::walk::is_before;
+
 const END: u8 = 0;
 const NOTHING: u8 = 1;
 const SCALE: u8 = 3;
@@ -57,7 +59,6 @@ impl Options {
     /// Returns true if the first block reports data that had arrived before (DSACK, RFC 2883).
     pub fn is_duplicate(&self, ack: u32) -> bool {
         let Some((from, to)) = self.blocks[0] else { return false };
-        let is_before = |a: u32, b: u32| (a.wrapping_sub(b) as i32) < 0;
         let is_inside = |(start, end): (u32, u32)| !is_before(from, start) && !is_before(end, to);
         is_before(from, ack) || self.blocks[1].is_some_and(is_inside)
     }

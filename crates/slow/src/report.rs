@@ -12,7 +12,7 @@ use trawl_view::text::count;
 use crate::judge::{judge, judge_names};
 use crate::measures::{Connection, Side};
 use crate::packets::Asked;
-use crate::verdict::{Level, Verdict};
+use crate::verdict::Verdict;
 
 /// Verdicts of one cause about the connections of a host with a server.
 #[derive(Clone, Debug, Serialize)]
@@ -65,15 +65,6 @@ impl Report {
         });
         Self { connections: connections.len() as u64, packets, findings }
     }
-
-    /// Returns true if a verdict names a culprit.
-    pub fn has_culprits(&self) -> bool {
-        self.culprits().next().is_some()
-    }
-
-    fn culprits(&self) -> impl Iterator<Item = &Finding> + Clone {
-        self.findings.iter().filter(|one| one.verdict.level > Level::Information)
-    }
 }
 
 impl Finding {
@@ -110,18 +101,18 @@ impl Finding {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.has_culprits() {
+        if !self.findings.is_empty() {
             let columns = columns![row: Finding;
                 "WHO" -8 row.who, "PEER" -8 row.peer_and_count(), "WHY" -8 row.why, "SHARE" 5 row.share_text()];
-            let table = table::text(&columns, self.culprits());
+            let table = table::text(&columns, self.findings.iter());
             // Addresses may be long, so that the evidence has a line of its own.
             let mut lines = table.lines();
             lines.next().map_or(Ok(()), |titles| writeln!(f, "{titles}"))?;
-            for (line, finding) in lines.zip(self.culprits()) {
+            for (line, finding) in lines.zip(self.findings.iter()) {
                 writeln!(f, "{line}\n  {}; {}", finding.evidence, finding.fix)?;
             }
         }
-        let nothing = if self.has_culprits() { "" } else { ": no cause of delay found" };
+        let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
         writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use trawl_packet::walk::is_before;
+
 use crate::measures::Half;
 
 /// A repetition cannot come sooner after a gap, if the path to the sender was not measured.
@@ -18,10 +20,6 @@ const LOADED_BYTES: u32 = 32 << 10;
 /// Maximum number of segments and gaps that are remembered.
 const SEGMENTS: usize = 4096;
 const GAPS: usize = 64;
-
-pub fn is_before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
-}
 
 /// A segment that is not acknowledged yet.
 #[derive(Clone, Copy, Debug)]

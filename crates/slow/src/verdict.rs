@@ -11,8 +11,6 @@ use crate::measures::Side;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// It explains nothing that is slow.
-    Information,
     Likely,
     Certain,
 }

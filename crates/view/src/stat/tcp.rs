@@ -2,7 +2,7 @@
 //! analysis of sequence numbers.
 
 use trawl_packet::build::flags;
-use trawl_packet::walk::Tcp;
+use trawl_packet::walk::{Tcp, is_before};
 
 /// A late segment is out of order if it arrives this soon after the one that should follow it, while the connection's
 /// first round trip is not known.
@@ -35,10 +35,6 @@ pub struct Direction {
     repeated_ns: u64,
     syn_ns: Option<u64>,
     first_round_trip_ns: Option<u64>,
-}
-
-fn is_before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
 }
 
 impl Direction {
