@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use trawl_explain::slow;
+use trawl_explain::slow::file;
 use trawl_source::Input;
 use trawl_sys::{Error, Result};
 
@@ -37,7 +37,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let open = |name: &String| Input::open(Path::new(name), None, None, json::show_notice);
     let inputs: Vec<Input> = files.iter().map(open).collect::<Result<_>>()?;
-    let found = slow::read(inputs, &words.join(" "))?;
+    let found = file::read(inputs, &words.join(" "))?;
     json::print_as(args.json, &found.report, || found.report.to_string())?;
     Ok(exit_code(found.is_whole))
 }

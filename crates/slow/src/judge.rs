@@ -164,6 +164,8 @@ pub fn judge_names(of: &Questions) -> Vec<Verdict> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
     use crate::histogram::Histogram;
     use crate::measures::{Handshake, Reset};
@@ -187,7 +189,7 @@ mod tests {
     }
 
     /// Returns the causes after a change of the client's half.
-    fn causes(span_ms: u64, change: impl FnOnce(&mut Half)) -> Vec<&'static str> {
+    fn causes(span_ms: u64, change: impl FnOnce(&mut Half)) -> Vec<Cow<'static, str>> {
         let mut one = connection(span_ms);
         one.halves[0] = Half { segments: 1000, largest: 1448, largest_acknowledged: 1448, ..Half::default() };
         change(&mut one.halves[0]);

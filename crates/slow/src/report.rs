@@ -1,5 +1,6 @@
 //! The verdicts about many connections: a row for each cause, server and side.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ pub struct Finding {
     /// The verdict about the connection of which it explains most.
     #[serde(flatten)]
     pub verdict: Verdict,
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
     pub evidence: String,
     pub fix: &'static str,
 }
@@ -40,7 +41,7 @@ pub struct Report {
 
 impl Report {
     pub fn new(packets: u64, connections: &[Connection], names: &[Asked]) -> Self {
-        let mut rows: BTreeMap<(SocketAddr, IpAddr, &'static str, Option<Side>), Finding> = BTreeMap::new();
+        let mut rows: BTreeMap<(SocketAddr, IpAddr, Cow<'static, str>, Option<Side>), Finding> = BTreeMap::new();
         let mut add = |client: IpAddr, server: SocketAddr, verdict: Verdict| {
             let at = verdict.cause.at();
             let key = (server, client, verdict.cause.why(), at);

@@ -1,5 +1,6 @@
 //! Verdicts about connections, and their texts.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
@@ -36,6 +37,15 @@ pub enum Cause {
         segments: u64,
         lost_before: u64,
         timeouts: u64,
+    },
+    /// The kernel here dropped segments of a side: `joined` of its repetitions follow a drop.
+    LossHere {
+        of: Side,
+        joined: u64,
+        repeated: u64,
+        segments: u64,
+        /// The reason, place and rule, as `trawl why` names them.
+        drop: String,
     },
     /// Segments overtook each other, and the sender repeated some without need.
     Reordering {
@@ -128,8 +138,9 @@ impl Cause {
     }
 
     /// Returns the cause in a few words.
-    pub fn why(&self) -> &'static str {
-        match self {
+    pub fn why(&self) -> Cow<'static, str> {
+        let text = match self {
+            Self::LossHere { drop, .. } => return format!("loss here: {drop}").into(),
             Self::Loss { lost_before: 0, .. } => "loss behind this place",
             Self::Loss { lost_before, repeated, .. } if lost_before == repeated => "loss before this place",
             Self::Loss { .. } => "loss on the path",
@@ -147,13 +158,15 @@ impl Cause {
             Self::Reset { .. } => "resets connections",
             Self::SlowNames { .. } => "DNS slow",
             Self::SilentNames { .. } => "DNS silent",
-        }
+        };
+        text.into()
     }
 
     /// Returns what to do next.
     pub fn fix(&self) -> &'static str {
         match self {
             Self::Loss { .. } | Self::LateAnswer { .. } => "trawl why, on the hosts of the path",
+            Self::LossHere { .. } => "trawl why",
             Self::Reordering { .. } => "one path for each flow (layer 4 hash)",
             Self::Distance { .. } => "fewer round trips, or a nearer server",
             Self::Queue { .. } => "fq_codel or cake at the slowest link",
@@ -185,6 +198,9 @@ impl fmt::Display for Cause {
             Self::Loss { of: side, repeated, segments, timeouts, .. } => {
                 let part = percent(*repeated, *segments);
                 write!(f, "{part:.2} % of the {} segments, {}", of(*side), count(*timeouts, "timeout"))
+            }
+            Self::LossHere { joined, repeated, segments, .. } => {
+                write!(f, "{:.2} %, {joined} of {repeated} joined", percent(*repeated, *segments))
             }
             Self::Reordering { of: side, needless, out_of_order, segments } => {
                 write!(f, "{needless} needless repetitions, {out_of_order} late of {segments} {} segments", of(*side))
