@@ -1,6 +1,7 @@
 //! Why connections are slow. `packets` measures connections in the packets of one place, `judge` turns measures into
 //! verdicts. Both are pure: they read no clock, use no network and print nothing.
 
+pub mod drops;
 pub mod histogram;
 pub mod judge;
 pub mod measures;

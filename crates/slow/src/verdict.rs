@@ -100,6 +100,11 @@ pub enum Cause {
         by: Side,
         is_foreign: bool,
     },
+    /// A rule here has dropped a packet, and reset its connection.
+    ResetHere {
+        /// The reason, place and rule, as `trawl why` names them.
+        drop: String,
+    },
     SlowNames {
         answers: u64,
         median_ns: u64,
@@ -141,6 +146,7 @@ impl Cause {
     pub fn why(&self) -> Cow<'static, str> {
         let text = match self {
             Self::LossHere { drop, .. } => return format!("loss here: {drop}").into(),
+            Self::ResetHere { drop } => return format!("reset by a rule here: {drop}").into(),
             Self::Loss { lost_before: 0, .. } => "loss behind this place",
             Self::Loss { lost_before, repeated, .. } if lost_before == repeated => "loss before this place",
             Self::Loss { .. } => "loss on the path",
@@ -166,7 +172,7 @@ impl Cause {
     pub fn fix(&self) -> &'static str {
         match self {
             Self::Loss { .. } | Self::LateAnswer { .. } => "trawl why, on the hosts of the path",
-            Self::LossHere { .. } => "trawl why",
+            Self::LossHere { .. } | Self::ResetHere { .. } => "trawl why",
             Self::Reordering { .. } => "one path for each flow (layer 4 hash)",
             Self::Distance { .. } => "fewer round trips, or a nearer server",
             Self::Queue { .. } => "fq_codel or cake at the slowest link",
@@ -224,6 +230,7 @@ impl fmt::Display for Cause {
             Self::NoAnswer { requests } => f.write_str(&count(*requests, "request")),
             Self::Refused => f.write_str("reset of the first packet"),
             Self::Reset { is_foreign: true, .. } => f.write_str("from another distance (TTL) than the data"),
+            Self::ResetHere { .. } => f.write_str("it answers the dropped packet"),
             Self::Reset { .. } => f.write_str("with data on the way, or unanswered"),
             Self::SlowNames { answers, median_ns } => write!(f, "median {} of {answers} answers", Time(*median_ns)),
             Self::SilentNames { unanswered, asked } => write!(f, "{unanswered} of {asked} questions unanswered"),

@@ -1,0 +1,342 @@
+//! Dropped TCP segments, and the repetitions that they caused.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use trawl_packet::walk::is_before;
+
+const MS: u64 = 1_000_000;
+/// Longest time between a drop and the repetition: Linux waits for 120 s at most.
+const LONGEST_NS: u64 = 130_000 * MS;
+/// A drop may be stamped this much earlier than the same packet's sighting.
+const STAMP_NS: u64 = MS;
+/// A rule drops a packet while it sends the reset that answers it.
+const RESET_NS: u64 = 10 * MS;
+/// Maximum number of segments of one direction of a connection, and of all. Older ones give way in one direction.
+const SEGMENTS: usize = 4096;
+const ALL: usize = 1 << 20;
+/// Minimum time between searches for old segments.
+const SEARCH_NS: u64 = 1000 * MS;
+
+/// A direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Direction {
+    pub sender: SocketAddr,
+    pub receiver: SocketAddr,
+}
+
+/// A segment that the kernel dropped, which is a loss: copies for other hosts are none.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropped<'a> {
+    pub direction: Direction,
+    pub seq: u32,
+    /// Bytes of payload, and one for SYN or FIN.
+    pub length: u32,
+    /// Its acknowledgement; `None` for a request for a connection.
+    pub ack: Option<u32>,
+    pub time_ns: u64,
+    /// The network namespace.
+    pub place: &'a str,
+    /// The caller's number of the reason, the function and the rule.
+    pub cause: u32,
+    /// A rule dropped it.
+    pub is_filtered: bool,
+}
+
+/// A repetition of a segment, from its first number to the one after its last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repetition {
+    pub from: u32,
+    pub to: u32,
+    pub time_ns: u64,
+    /// Time of the segment itself, if it was seen.
+    pub since_ns: Option<u64>,
+    /// The lowest and the highest acknowledgement that the sender may have sent with it. They differ between connections
+    /// that have the same addresses in other namespaces.
+    pub acks: Option<(u32, u32)>,
+}
+
+/// A drop that caused a repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined<'a> {
+    pub place: &'a str,
+    pub cause: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    from: u32,
+    to: u32,
+    ack: Option<u32>,
+    time_ns: u64,
+    place: u32,
+    cause: u32,
+    is_filtered: bool,
+    is_joined: bool,
+}
+
+/// The dropped segments of the last time.
+#[derive(Debug, Default)]
+pub struct Drops {
+    flows: HashMap<Direction, VecDeque<Segment>>,
+    places: Vec<String>,
+    kept: usize,
+    left_out: u64,
+    searched_ns: u64,
+}
+
+impl Drops {
+    pub fn add(&mut self, dropped: &Dropped<'_>) {
+        let Dropped { direction, seq, length, ack, time_ns, cause, is_filtered, .. } = *dropped;
+        if length == 0 {
+            return;
+        }
+        if self.kept >= ALL {
+            self.forget_old(time_ns);
+        }
+        let is_full = self.kept >= ALL;
+        let place = self.place(dropped.place);
+        let segment = Segment {
+            from: seq,
+            to: seq.wrapping_add(length),
+            ack,
+            time_ns,
+            place,
+            cause,
+            is_filtered,
+            is_joined: false,
+        };
+        if is_full && !self.flows.contains_key(&direction) {
+            self.left_out += 1;
+            return;
+        }
+        let segments = self.flows.entry(direction).or_default();
+        if is_full || segments.len() >= SEGMENTS {
+            segments.pop_front();
+            self.left_out += 1;
+        } else {
+            self.kept += 1;
+        }
+        segments.push_back(segment);
+    }
+
+    fn place(&mut self, name: &str) -> u32 {
+        let known = self.places.iter().position(|place| place == name);
+        let at = known.unwrap_or_else(|| {
+            self.places.push(name.to_owned());
+            self.places.len() - 1
+        });
+        at as u32
+    }
+
+    fn forget_old(&mut self, now: u64) {
+        if now.saturating_sub(self.searched_ns) < SEARCH_NS {
+            return;
+        }
+        self.searched_ns = now;
+        self.flows.retain(|_, segments| {
+            segments.retain(|one| now.saturating_sub(one.time_ns) <= LONGEST_NS);
+            !segments.is_empty()
+        });
+        self.kept = self.flows.values().map(VecDeque::len).sum();
+    }
+
+    /// Returns the number of segments that are not kept any more, or never were: the place of a loss may be unknown.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Returns the last drop of each place that caused a repetition.
+    pub fn find(&mut self, direction: Direction, repetition: &Repetition) -> Vec<Joined<'_>> {
+        let Repetition { time_ns, since_ns, .. } = *repetition;
+        let Some(segments) = self.flows.get_mut(&direction) else { return Vec::new() };
+        let first = since_ns.unwrap_or(0).max(time_ns.saturating_sub(LONGEST_NS)).saturating_sub(STAMP_NS);
+        let mut last: Vec<&Segment> = Vec::new();
+        let is_time = |one: &Segment| (first..=time_ns).contains(&one.time_ns);
+        for segment in segments.iter_mut().filter(|one| is_time(one) && one.belongs_to(repetition)) {
+            segment.is_joined = true;
+            match last.iter_mut().find(|one| one.place == segment.place) {
+                Some(known) if known.time_ns > segment.time_ns => {}
+                Some(known) => *known = segment,
+                None => last.push(segment),
+            }
+        }
+        let joined = |one: &Segment| Joined { place: &self.places[one.place as usize], cause: one.cause };
+        last.into_iter().map(joined).collect()
+    }
+
+    /// Returns true if most of the drops at a place that were acknowledged up to a number were never repeated: they are
+    /// copies, such as a mirror's.
+    pub fn are_copies(&self, direction: Direction, place: &str, acknowledged: Option<u32>) -> bool {
+        let Some(segments) = self.flows.get(&direction) else { return false };
+        let is_there = |one: &&Segment| self.places[one.place as usize] == place;
+        let has_arrived = |one: &Segment| acknowledged.is_none_or(|number| !is_before(number, one.to));
+        let (joined, others): (Vec<&Segment>, Vec<&Segment>) =
+            segments.iter().filter(is_there).partition(|one| one.is_joined);
+        others.into_iter().filter(|one| has_arrived(one)).count() > joined.len()
+    }
+
+    /// Returns the cause of a segment's drop by a rule, if a reset with these numbers answers it.
+    pub fn answered_by_reset(&self, direction: Direction, seq: u32, ack: u32, time_ns: u64) -> Option<u32> {
+        let is_answered = |one: &Segment| one.ack.map_or(one.to == ack, |expected| expected == seq);
+        let is_then = |one: &Segment| one.time_ns.abs_diff(time_ns) <= RESET_NS;
+        let segments = self.flows.get(&direction)?;
+        segments.iter().rev().find(|one| one.is_filtered && is_then(one) && is_answered(one)).map(|one| one.cause)
+    }
+}
+
+impl Segment {
+    /// Returns true unless the numbers exclude that the repetition contains some of the segment.
+    fn belongs_to(&self, repetition: &Repetition) -> bool {
+        let Repetition { from, to, acks, .. } = *repetition;
+        let overlaps = is_before(self.from, to) && is_before(from, self.to);
+        let could_acknowledge =
+            |(ack, (lowest, highest)): (u32, (u32, u32))| !is_before(ack, lowest) && !is_before(highest, ack);
+        overlaps && self.ack.zip(acks).is_none_or(could_acknowledge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1000 * MS;
+
+    fn direction(port: u16) -> Direction {
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        Direction { sender: address(port), receiver: address(80) }
+    }
+
+    fn dropped(seq: u32, length: u32, time_ns: u64) -> Dropped<'static> {
+        Dropped {
+            direction: direction(1),
+            seq,
+            length,
+            ack: Some(7),
+            time_ns,
+            place: "web",
+            cause: 3,
+            is_filtered: false,
+        }
+    }
+
+    fn repetition(from: u32, to: u32, time_ns: u64) -> Repetition {
+        Repetition { from, to, time_ns, since_ns: None, acks: Some((7, 7)) }
+    }
+
+    fn causes(drops: &mut Drops, repetition: &Repetition) -> Vec<u32> {
+        drops.find(direction(1), repetition).iter().map(|one| one.cause).collect()
+    }
+
+    /// Returns whether a repetition is joined with one drop.
+    fn is_joined(dropped: &Dropped<'_>, repetition: &Repetition) -> bool {
+        let mut drops = Drops::default();
+        drops.add(dropped);
+        !causes(&mut drops, repetition).is_empty()
+    }
+
+    #[test]
+    fn buffer_of_many_segments_is_joined_with_each() {
+        let buffer = dropped(1000, 10_000, SECOND);
+        let at = |from, to| is_joined(&buffer, &repetition(from, to, 2 * SECOND));
+        assert!(at(1000, 2448) && at(10_000, 11_448) && at(0, 1001) && at(0, 20_000));
+        assert!(!at(0, 1000) && !at(11_000, 12_000));
+        assert!(!is_joined(&dropped(1000, 0, SECOND), &repetition(0, 2000, 2 * SECOND)), "no data");
+    }
+
+    #[test]
+    fn numbers_may_wrap() {
+        let buffer = dropped(u32::MAX - 999, 2000, SECOND);
+        let at = |from: u32, to| is_joined(&buffer, &repetition(from, to, 2 * SECOND));
+        assert!(at(u32::MAX - 499, 948) && at(500, 1948) && !at(1000, 2000) && !at(u32::MAX - 2000, u32::MAX - 999));
+    }
+
+    #[test]
+    fn drop_is_before_the_repetition_and_after_the_segment() {
+        let at = |dropped_ns, since_ns, time_ns| {
+            is_joined(&dropped(0, 100, dropped_ns), &Repetition { since_ns, ..repetition(0, 100, time_ns) })
+        };
+        assert!(at(SECOND, None, 120 * SECOND) && !at(SECOND, None, 140 * SECOND), "longest timeout");
+        assert!(!at(3 * SECOND, None, 2 * SECOND));
+        assert!(at(SECOND, Some(SECOND), 2 * SECOND) && at(SECOND, Some(SECOND + MS), 2 * SECOND));
+        assert!(!at(SECOND, Some(SECOND + 2 * MS), 2 * SECOND), "an earlier connection");
+    }
+
+    #[test]
+    fn connection_with_the_same_addresses_is_told_by_acknowledgements() {
+        let acks = |acks| is_joined(&dropped(0, 100, SECOND), &Repetition { acks, ..repetition(0, 100, 2 * SECOND) });
+        assert!(acks(Some((u32::MAX, 7))) && acks(Some((7, 9))) && acks(None));
+        assert!(!acks(Some((8, 9))) && !acks(Some((5, 6))));
+        let request = Dropped { ack: None, ..dropped(0, 1, SECOND) };
+        assert!(is_joined(&request, &Repetition { acks: Some((8, 9)), ..repetition(0, 1, 2 * SECOND) }));
+        let mut drops = Drops::default();
+        drops.add(&dropped(0, 100, SECOND));
+        for other in [direction(2), Direction { sender: direction(1).receiver, receiver: direction(1).sender }] {
+            assert_eq!(drops.find(other, &repetition(0, 100, 2 * SECOND)), []);
+        }
+    }
+
+    #[test]
+    fn last_drop_of_each_place_is_the_cause() {
+        let mut drops = Drops::default();
+        drops.add(&Dropped { cause: 1, ..dropped(0, 100, SECOND) });
+        drops.add(&Dropped { cause: 4, place: "host", ..dropped(0, 100, SECOND) });
+        drops.add(&Dropped { cause: 2, ..dropped(0, 100, 3 * SECOND) });
+        assert_eq!(causes(&mut drops, &repetition(0, 100, 2 * SECOND)), [1, 4]);
+        let found = drops.find(direction(1), &repetition(0, 100, 4 * SECOND));
+        assert_eq!(found, [Joined { place: "web", cause: 2 }, Joined { place: "host", cause: 4 }]);
+    }
+
+    #[test]
+    fn copies_that_are_all_dropped_are_not_the_cause() {
+        let mut drops = Drops::default();
+        for number in 0..100 {
+            drops.add(&Dropped { place: "mirror", ..dropped(100 * number, 100, SECOND) });
+            if number % 10 == 0 {
+                drops.add(&dropped(100 * number, 100, SECOND));
+                let found = drops.find(direction(1), &repetition(100 * number, 100 * number + 100, 2 * SECOND));
+                assert_eq!(found.len(), 2);
+            }
+        }
+        assert!(
+            drops.are_copies(direction(1), "mirror", Some(10_000)) && drops.are_copies(direction(1), "mirror", None)
+        );
+        assert!(!drops.are_copies(direction(1), "web", Some(10_000)));
+        // The sender repeats the first segment alone while nothing is acknowledged.
+        assert!(!drops.are_copies(direction(1), "mirror", Some(1000)));
+        assert!(!drops.are_copies(direction(2), "mirror", None));
+    }
+
+    #[test]
+    fn reset_answers_the_segment_that_a_rule_dropped() {
+        let mut drops = Drops::default();
+        drops.add(&Dropped { is_filtered: true, ..dropped(100, 50, SECOND) });
+        let cause = |seq, ack, time_ns| drops.answered_by_reset(direction(1), seq, ack, time_ns);
+        assert_eq!(cause(7, 0, SECOND - MS), Some(3));
+        assert_eq!((cause(8, 150, SECOND), cause(7, 0, 2 * SECOND)), (None, None));
+        let mut drops = Drops::default();
+        drops.add(&Dropped { is_filtered: true, ack: None, ..dropped(100, 1, SECOND) });
+        drops.add(&dropped(200, 50, SECOND));
+        let cause = |seq, ack| drops.answered_by_reset(direction(1), seq, ack, SECOND);
+        assert_eq!((cause(0, 101), cause(7, 250)), (Some(3), None), "the second one was dropped by no rule");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_left_out_segments_are_counted() {
+        let mut drops = Drops::default();
+        let count = SEGMENTS as u32 + 10;
+        (0..count).for_each(|number| drops.add(&dropped(100 * number, 100, SECOND)));
+        assert_eq!((drops.kept, drops.left_out()), (SEGMENTS, 10));
+        let other = |port: u16, time_ns| Dropped { direction: direction(port), ..dropped(0, 100, time_ns) };
+        drops.kept = ALL;
+        drops.searched_ns = SECOND;
+        drops.add(&other(2, SECOND));
+        assert_eq!((drops.kept, drops.left_out(), drops.flows.len()), (ALL, 11, 1), "no new direction");
+        drops.add(&other(2, 200 * SECOND));
+        assert_eq!((drops.kept, drops.left_out(), drops.flows.len()), (1, 11, 1), "the old ones made room");
+    }
+}
