@@ -1,5 +1,6 @@
 //! A lab and a directory for one test, removed after the test.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -144,7 +145,7 @@ pub fn send_from(
 }
 
 /// The directory of a test's files.
-pub trait Files {
+pub trait Files: fmt::Debug {
     /// Returns a path in the test's own directory, as text for an argument.
     fn file(&self, name: &str) -> String;
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub struct Path {
     pub lose: Option<u64>,
     /// Number of frames with data of which the last is late.
     pub late: Option<u64>,
+    /// Longest frame that passes.
+    pub longest: Option<usize>,
     /// Bytes in a second, and bytes that may wait.
     pub rate: Option<(u64, u64)>,
 }
@@ -46,8 +48,16 @@ pub struct Path {
 /// A path that ends when it is dropped.
 #[derive(Debug)]
 pub struct Wire {
-    ends: Arc<AtomicBool>,
+    state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The state of a path, known to its thread and to the test.
+#[derive(Debug, Default)]
+struct State {
+    ends: AtomicBool,
+    lost: AtomicU64,
+    late: AtomicU64,
 }
 
 impl Wire {
@@ -74,16 +84,26 @@ impl Wire {
             free: Instant::now(),
         };
         let sides = [side(&line.left, &line.a), side(&line.right, &line.b)];
-        let ends = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&ends);
-        let thread = thread::spawn(move || carry(sides, path, &until));
-        Self { ends, thread: Some(thread) }
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let thread = thread::spawn(move || carry(sides, path, &shared));
+        Self { state, thread: Some(thread) }
+    }
+
+    /// Returns the number of frames that the path has lost.
+    pub fn lost(&self) -> u64 {
+        self.state.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of frames that others have overtaken.
+    pub fn late(&self) -> u64 {
+        self.state.late.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.state.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -103,14 +123,16 @@ struct Side {
 
 impl Side {
     /// Returns the time at which a frame that came here leaves; `None` if it is lost.
-    fn departure(&mut self, length: usize, path: &Path, now: Instant) -> Option<Instant> {
+    fn departure(&mut self, length: usize, path: &Path, state: &State, now: Instant) -> Option<Instant> {
         let is_data = length >= DATA;
         self.frames += u64::from(is_data);
         let is_one_of = |count: Option<u64>| is_data && count.is_some_and(|count| self.frames.is_multiple_of(count));
-        if is_one_of(path.lose) {
+        if is_one_of(path.lose) || path.longest.is_some_and(|most| length > most) {
             return None;
         }
-        let late = if is_one_of(path.late) { LATE } else { Duration::ZERO };
+        let is_late = is_one_of(path.late);
+        state.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        let late = if is_late { LATE } else { Duration::ZERO };
         let mut sent = now;
         if let Some((rate, most)) = path.rate {
             let time = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / rate);
@@ -127,14 +149,14 @@ impl Side {
 /// A frame on the path: the time at which it arrives, its number, and the side that it leaves.
 type OnPath = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
-fn carry(mut sides: [Side; 2], path: Path, ends: &AtomicBool) {
+fn carry(mut sides: [Side; 2], path: Path, state: &State) {
     // Frames would wait for a busy CPU, as in a queue.
     let thread = gettid().as_raw_nonzero().to_string();
     let _ = output("chrt", &["--fifo", "--pid", "1", &thread]);
     let (begun, mut number) = (Instant::now(), 0);
     let mut waiting: BinaryHeap<OnPath> = BinaryHeap::new();
     let mut frame = vec![0; 65_536];
-    while !ends.load(Ordering::Relaxed) && begun.elapsed() < LIFE {
+    while !state.ends.load(Ordering::Relaxed) && begun.elapsed() < LIFE {
         while waiting.peek().is_some_and(|Reverse((due, ..))| *due <= Instant::now()) {
             let Some(Reverse((_, _, to, bytes))) = waiting.pop() else { break };
             // A full queue of the interface loses the frame, as a card's would.
@@ -148,7 +170,10 @@ fn carry(mut sides: [Side; 2], path: Path, ends: &AtomicBool) {
         for from in 0..2 {
             while let Ok(length) = sides[from].socket.read(&mut frame) {
                 let to = 1 - from;
-                let Some(due) = sides[from].departure(length, &path, Instant::now()) else { continue };
+                let Some(due) = sides[from].departure(length, &path, state, Instant::now()) else {
+                    state.lost.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
                 let bytes = [&sides[to].addresses, &frame[sides[to].addresses.len()..length]].concat();
                 number += 1;
                 waiting.push(Reverse((due, number, to, bytes)));

@@ -17,6 +17,13 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs a command, words separated by spaces, in a station's namespace; returns its output.
+#[track_caller]
+pub fn inside(station: &Station, command: &str) -> String {
+    let words: Vec<&str> = command.split(' ').collect();
+    run("ip", &[&["netns", "exec", &station.name], &words[..]].concat())
+}
+
 pub fn output(program: &str, arguments: &[&str]) -> Output {
     let run = Command::new(program).args(arguments).output();
     run.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): it belongs to what the tests need"))
@@ -106,6 +113,25 @@ pub fn slots(map: u32) -> Vec<(u64, u64)> {
     };
     let entries = all.as_array().expect("a list of entries");
     entries.iter().filter_map(|entry| Some((number(&entry["key"])?, number(&entry["value"])?))).collect()
+}
+
+/// Returns a counter of nstat since the namespace was made.
+#[track_caller]
+pub fn nstat(station: &Station, counter: &str) -> u64 {
+    let text = inside(station, &format!("nstat -asz {counter}"));
+    let line = text.lines().find(|line| line.starts_with(counter));
+    let word = line.and_then(|line| line.split_whitespace().nth(1));
+    word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no {counter} in {text}"))
+}
+
+/// Returns a value of each connection in a station's namespace, by ss: `rtt` is the mean of the round trip in
+/// milliseconds.
+#[track_caller]
+pub fn connection_values(station: &Station, name: &str) -> Vec<f64> {
+    let text = inside(station, "ss -tinmOH");
+    let words = text.split([' ', ',', '(']);
+    let values = words.filter_map(|word| Some(word.strip_prefix(name)?.trim_start_matches(':')));
+    values.filter_map(|value| value.split(['/', 'm']).next()?.parse().ok()).collect()
 }
 
 /// Returns the number in a pinned map of one value, by bpftool.

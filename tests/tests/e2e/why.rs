@@ -7,7 +7,7 @@ use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_bpf::program;
 use trawl_sys::netns::run_in;
-use trawl_tests::witness::run;
+use trawl_tests::witness::{nstat, run};
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Lab, Running, binary, skip, trawl, wait_until};
 
@@ -121,14 +121,6 @@ fn advice_names_the_dropping_object() {
     assert_eq!(given.contains("--verdict drop,aborted"), is_traced, "{given}");
 }
 
-/// Returns a counter of `nstat` in b's namespace.
-fn nstat(lab: &Lab, counter: &str) -> u64 {
-    let text = run("ip", &["netns", "exec", &lab.pair.b.name, "nstat", "-asz", counter]);
-    let line = text.lines().find(|line| line.starts_with(counter));
-    let word = line.and_then(|line| line.split_whitespace().nth(1));
-    word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no {counter} in {text}"))
-}
-
 #[track_caller]
 fn counter<'v>(report: &'v Value, name: &str) -> &'v Value {
     let counters = report["counters"].as_array().expect("counters");
@@ -150,7 +142,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
         listener
     });
     let names = ["UdpRcvbufErrors", "TcpExtListenOverflows"];
-    let before = names.map(|name| nstat(&lab, name));
+    let before = names.map(|name| nstat(b, name));
     let why = Running::start(&["why", "--netns", &b.name, "--json"], "looking");
     let mut long = lab.udp(7);
     long.resize(1400, 0);
@@ -168,17 +160,17 @@ fn receive_buffers_and_accept_queues_match_nstat() {
         };
         (0..8).map(connect).collect::<Vec<_>>()
     });
-    wait_until("both have overflowed", || names.iter().zip(before).all(|(name, before)| nstat(&lab, name) > before));
+    wait_until("both have overflowed", || names.iter().zip(before).all(|(name, before)| nstat(b, name) > before));
     drop(connections);
     // On a slow machine, another segment may be dropped between the command's reading of the counters and nstat's.
-    let least = names.map(|name| nstat(&lab, name));
+    let least = names.map(|name| nstat(b, name));
     why.signal(Signal::INT);
     let done = why.wait();
     let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
     for ((name, before), least) in names.into_iter().zip(before).zip(least) {
         let found = counter(&report, name);
         let difference = found["difference"].as_u64().expect("a count");
-        let between = least - before..=nstat(&lab, name) - before;
+        let between = least - before..=nstat(b, name) - before;
         assert!(between.contains(&difference), "{name}: {between:?}: {report}");
         assert_eq!(found["netns"], b.name.as_str());
     }

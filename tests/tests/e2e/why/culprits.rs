@@ -13,10 +13,10 @@ use trawl_bpf::{link, probe::attached};
 use trawl_ebpf::op;
 use trawl_sys::netns::run_in;
 use trawl_tests::lab::Mounted;
-use trawl_tests::witness::run;
+use trawl_tests::witness::{nstat, run};
 use trawl_tests::{Lab, Running, feature_or_skip, wait_until};
 
-use super::{DROPS_5555, nstat, row};
+use super::{DROPS_5555, row};
 
 /// Returns the culprits of the row with this reason, while `act` causes the drops. No program in the kernel notes the
 /// culprits here; tests of that are in `rules.rs`.
@@ -174,7 +174,7 @@ fn program_of_a_cgroup_is_named() {
     let why = Running::start(&["why", "--netns", &name, "--json"], "looking");
     let to = lab.pair.a.ipv4;
     let child = group.start(&lab, &format!("ping -q -c 1000 -i 0.05 -W 1 {to}"));
-    wait_until("a packet is refused", || nstat(&lab, "IpOutDiscards") > 0);
+    wait_until("a packet is refused", || nstat(&lab.pair.b, "IpOutDiscards") > 0);
     let report: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
     end(child);
     has_name(&row(&report, "BPF_CGROUP_EGRESS")["culprits"][0]);

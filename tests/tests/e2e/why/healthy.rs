@@ -8,7 +8,7 @@ use serde_json::Value;
 use trawl_lab::Station;
 use trawl_packet::build::{Tcp, Template, flags};
 use trawl_sys::netns::run_in;
-use trawl_tests::witness::{output, run};
+use trawl_tests::witness::{inside, output, run};
 use trawl_tests::{Lab, skip, wait_until};
 
 use super::planted::AtEnd;
@@ -32,13 +32,8 @@ fn is_healthy(lab: &Lab, traffic: impl FnOnce()) {
     assert!(only.is_empty(), "{only:?}");
 }
 
-fn at(station: &Station, command: &str) -> String {
-    let words: Vec<&str> = command.split(' ').collect();
-    run("ip", &[&["netns", "exec", &station.name], &words[..]].concat())
-}
-
 fn ping(from: &Station, to: &str) {
-    let said = at(from, &format!("ping -c 3 -i 0.05 -W 30 -q {to}"));
+    let said = inside(from, &format!("ping -c 3 -i 0.05 -W 30 -q {to}"));
     assert!(said.contains(" 0% packet loss"), "{said}");
 }
 
@@ -54,14 +49,14 @@ fn pair_of_devices(lab: &Lab, kind: &str, addresses: [&str; 2]) -> bool {
             skip(&format!("no device of kind {kind}: {why}"));
             return false;
         }
-        at(own, "sysctl -qw net.ipv6.conf.t0.router_solicitation_delay=0 net.ipv6.conf.t0.keep_addr_on_down=1");
-        at(own, &format!("ip addr add {address} dev t0"));
+        inside(own, "sysctl -qw net.ipv6.conf.t0.router_solicitation_delay=0 net.ipv6.conf.t0.keep_addr_on_down=1");
+        inside(own, &format!("ip addr add {address} dev t0"));
     }
     true
 }
 
 fn received(station: &Station, device: &str) -> u64 {
-    let text = at(station, &format!("cat /sys/class/net/{device}/statistics/rx_packets"));
+    let text = inside(station, &format!("cat /sys/class/net/{device}/statistics/rx_packets"));
     text.trim().parse().expect("a number")
 }
 
@@ -71,13 +66,13 @@ const SECOND: [&str; 2] = ["10.3.0.1", "10.3.0.2"];
 /// Makes the second pair. The end in b has an address only if `is_host` is true.
 fn second_pair(lab: &Lab, is_host: bool) {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    at(b, &format!("ip link add t1 type veth peer name t1 netns {}", a.name));
-    at(a, &format!("ip addr add {}/24 brd + dev t1", SECOND[0]));
+    inside(b, &format!("ip link add t1 type veth peer name t1 netns {}", a.name));
+    inside(a, &format!("ip addr add {}/24 brd + dev t1", SECOND[0]));
     if is_host {
-        at(b, &format!("ip addr add {}/24 brd + dev t1", SECOND[1]));
+        inside(b, &format!("ip addr add {}/24 brd + dev t1", SECOND[1]));
     }
     for station in [a, b] {
-        at(station, "ip link set t1 up");
+        inside(station, "ip link set t1 up");
     }
 }
 
@@ -89,14 +84,14 @@ fn tunnel_is_healthy(kind: &str, addresses: [&str; 2], solicits: bool) {
         return;
     }
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    at(b, "ip link set t0 up");
+    inside(b, "ip link set t0 up");
     let to = addresses[1].split_once('/').expect("a prefix").0;
-    at(a, "ip link set t0 up");
+    inside(a, "ip link set t0 up");
     ping(a, to);
     is_healthy(&lab, || {
         let before = received(b, "t0");
-        at(a, "ip link set t0 down");
-        at(a, "ip link set t0 up");
+        inside(a, "ip link set t0 down");
+        inside(a, "ip link set t0 up");
         if solicits {
             wait_until("the other end's solicitations and reports", || received(b, "t0") > before + 1);
         }
@@ -115,7 +110,7 @@ fn ping_with_forgotten_neighbours_is_healthy() {
             for _ in 0..2 {
                 ping(a, &to.to_string());
                 for station in [a, b] {
-                    at(station, &format!("ip {family} neigh flush all"));
+                    inside(station, &format!("ip {family} neigh flush all"));
                 }
                 ping(b, &from.to_string());
             }
@@ -197,7 +192,7 @@ fn goodbye_to_a_closed_client_is_healthy() {
                 assert_eq!(server.read(&mut [0; 9]).expect("the end"), 0);
                 let replaced = format!("ss {version} -Htn state fin-wait-2 sport = :{port}");
                 if waits {
-                    wait_until("the end is acknowledged", || !at(b, &replaced).is_empty());
+                    wait_until("the end is acknowledged", || !inside(b, &replaced).is_empty());
                 }
                 server.write_all(&vec![23; length]).expect("sent");
             }
@@ -226,7 +221,7 @@ fn packets_to_groups_and_to_all_are_healthy() {
     let all = Ipv4Addr::new(10, 3, 0, 255);
     let [from, to] = SECOND.map(|one| one.parse::<Ipv4Addr>().expect("an address"));
     second_pair(&lab, true);
-    at(a, "ip route add 224.0.0.0/4 dev t1");
+    inside(a, "ip route add 224.0.0.0/4 dev t1");
     is_healthy(&lab, || {
         let server = run_in(&b.namespace, || {
             let server = UdpSocket::bind(("0.0.0.0", 7002)).expect("a port");
@@ -291,13 +286,13 @@ fn vlan_is_healthy() {
             skip("the kernel has no VLAN devices");
             return;
         }
-        at(station, &format!("ip addr add {address} dev t0"));
+        inside(station, &format!("ip addr add {address} dev t0"));
         // Before Linux 6.12, the device inherits the flag of the device below that disables ARP.
-        at(station, "ip link set t0 arp on up");
+        inside(station, "ip link set t0 arp on up");
     }
     is_healthy(&lab, || {
-        at(a, "ip link set t0 down");
-        at(a, "ip link set t0 up");
+        inside(a, "ip link set t0 down");
+        inside(a, "ip link set t0 up");
         ping(a, "10.2.0.2");
     });
 }
@@ -341,14 +336,14 @@ fn bridge_is_healthy() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     second_pair(&lab, false);
-    at(b, "ip link add br0 type bridge");
-    at(b, &format!("ip addr add {}/24 dev br0", SECOND[1]));
+    inside(b, "ip link add br0 type bridge");
+    inside(b, &format!("ip addr add {}/24 dev br0", SECOND[1]));
     is_healthy(&lab, || {
         for command in ["ip link set br0 up", "ip link set t1 master br0"] {
-            at(b, command);
+            inside(b, command);
         }
         ping(a, SECOND[1]);
-        at(a, "ip neigh flush all");
+        inside(a, "ip neigh flush all");
         ping(b, SECOND[0]);
     });
 }
@@ -358,7 +353,7 @@ fn loopback_is_healthy() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     is_healthy(&lab, || {
-        at(b, "ip link set lo up");
+        inside(b, "ip link set lo up");
         ping(b, "127.0.0.1");
         ping(b, "::1");
     });
