@@ -155,7 +155,7 @@ fn names_of_structures(header: &str) -> String {
     format!("pub const STRUCTURES: &[&str] = &{names:?};\n")
 }
 
-/// Translates a header of numeric `#define`s and structs of `__u32`, `__u64` and earlier structs. It stops the build at
+/// Translates a header of numeric `#define`s and structs of unsigned integers and earlier structs. It stops the build at
 /// any other struct member, and Rust checks that there is no padding.
 fn rust_from_header(text: &str) -> String {
     let mut rust = String::new();
@@ -195,8 +195,7 @@ fn rust_from_header(text: &str) -> String {
 fn rust_member(member: &str) -> (String, String) {
     let (c_type, name) = member.rsplit_once(' ').unwrap_or_else(|| panic!("shared header: cannot read '{member}'"));
     let rust_type = match c_type {
-        "__u32" => "u32".to_owned(),
-        "__u64" => "u64".to_owned(),
+        "__u8" | "__u16" | "__u32" | "__u64" => c_type[2..].to_owned(),
         other => match other.strip_prefix("struct ") {
             Some(name) => camel_case(name),
             None => panic!("shared header: '{other}' is not a type shared with Rust"),

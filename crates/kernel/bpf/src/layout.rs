@@ -47,6 +47,11 @@ pub mod receive {
     include!(concat!(env!("OUT_DIR"), "/receive_layout.rs"));
 }
 
+/// Why connections are slow: bpf/include/slow.h.
+pub mod slow {
+    include!(concat!(env!("OUT_DIR"), "/slow.rs"));
+}
+
 /// Counts of redirected packets: bpf/include/redirect_events.h.
 pub mod redirect_events {
     include!(concat!(env!("OUT_DIR"), "/redirect_events.rs"));

@@ -27,6 +27,7 @@ pub mod process_watch;
 pub mod program;
 pub mod redirect_events;
 pub mod section;
+pub mod slow_watch;
 pub mod table;
 mod tag;
 pub mod test_run;

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* The measures of TCP sockets and of name servers, which bpf/slow/slow.bpf.c takes and user space judges. */
+#ifndef TRAWL_SLOW_H
+#define TRAWL_SLOW_H
+
+#include <linux/types.h>
+
+/* Buckets of durations: the first one ends at 128 us, each further one at twice the end of the one before, and the last
+ * one has the rest. If a bucket is full, all buckets of the histogram are halved, which keeps its median. */
+#define SLOW_BUCKETS 16
+#define SLOW_FIRST_BITS 7
+
+/* A process that answers later than this waits for an event (ns). */
+#define SLOW_EVENT_NS 5000000000
+
+/* Flags of a socket: it has connected; it was accepted; it existed before, and its ports say which end it is; a segment
+ * is missing before received ones; the connection was reset by the peer, or by this host; data was on its way, or an
+ * answer was pending; it closed; the process has chosen the size of its send buffer. */
+#define SLOW_CLIENT 1
+#define SLOW_SERVER 2
+#define SLOW_EXISTING 4
+#define SLOW_GAP 8
+#define SLOW_RESET_BY_PEER 16
+#define SLOW_RESET_HERE 32
+#define SLOW_RESET_EARLY 64
+#define SLOW_FIXED_BUFFER 128
+
+/* The measures of a socket in its storage. Times are in ns unless the name ends with another unit. */
+struct slow_socket {
+	/* When the measures began. */
+	__u64 begun;
+	/* At a client the time of the last request, at a server the time of the last data of a request; 0: none is open. */
+	__u64 turn;
+	/* When the first byte arrived that the process has not read; 0: there is none. */
+	__u64 unread;
+	/* Time that the thread has waited for a CPU, and its cgroup for its quota, at the last answer. */
+	__u64 run_delay;
+	__u64 throttled;
+	/* The thread. */
+	__u32 thread;
+	/* The time stamp of the first segment behind a gap, and its sequence number. */
+	__u32 gap_stamp;
+	__u32 gap_end;
+	/* Sums: of turns, of waiting for a CPU or a quota within them, and of the quota's part. */
+	__u32 turns_us;
+	__u32 waiting_us;
+	__u32 throttled_us;
+	/* In ticks: the time in which the peer's window was closed, and the time in which this end's was. */
+	__u32 closed_out;
+	__u32 closed_in;
+	/* Acknowledgements, and those at which the send buffer was full and nothing else held data back. */
+	__u32 acks;
+	__u32 full;
+	/* The kernel's count of segments with data at the last one, and as the measures began. */
+	__u32 segments;
+	__u32 first_segments;
+	__u32 handshake_us;
+	__u16 turns;
+	__u16 closures_out;
+	__u16 closures_in;
+	/* Repetitions: fast ones, after a timeout, probes of a silent path; and timeouts of segments of the full size. */
+	__u16 fast;
+	__u16 timeouts;
+	__u16 probes;
+	__u16 large_timeouts;
+	/* Gaps in received data that a repetition filled, gaps that a late segment filled, and segments received twice. */
+	__u16 lost;
+	__u16 late;
+	__u16 duplicates;
+	/* The kernel's counts of needless repetitions and of segments out of order as the measures began. */
+	__u16 first_needless;
+	__u16 first_reordered;
+	__u8 retries;
+	__u8 flags;
+	/* Times to live of data and of a reset. */
+	__u8 ttl;
+	__u8 reset_ttl;
+	/* Round trips, delays in the queue of this host's interface, and turns. */
+	__u8 round_trips[SLOW_BUCKETS];
+	__u8 queue[SLOW_BUCKETS];
+	__u8 turn_times[SLOW_BUCKETS];
+};
+
+/* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */
+struct slow_ends {
+	__u32 local[4];
+	__u32 remote[4];
+	__u32 local_port;
+	__u32 remote_port;
+	/* The number of the network namespace. */
+	__u32 netns;
+	__u32 padding;
+};
+
+/* Kinds of events: the measures of a socket, at a look or as it closed; a segment was repeated; a repetition filled a
+ * gap. */
+#define SLOW_LOOK 1
+#define SLOW_CLOSED 2
+#define SLOW_REPEATED 3
+#define SLOW_MISSING 4
+
+/* A segment that was repeated (from this end), or was missing (from the peer). */
+struct slow_segment {
+	__u32 kind;
+	__u32 from;
+	__u32 to;
+	__u32 padding;
+	__u64 time;
+	struct slow_ends ends;
+};
+
+/* A socket at a look, or as it closed. */
+struct slow_row {
+	__u32 kind;
+	/* TCP's state before it closed. */
+	__u32 state;
+	__u64 time;
+	/* The tick of the kernel's clock. */
+	__u64 tick;
+	struct slow_ends ends;
+	struct slow_socket measures;
+	__u64 cookie;
+	__u64 cgroup;
+	__u32 process;
+	/* OWNER_… flags of the process. */
+	__u32 owner_flags;
+	__u32 error;
+	__u32 mss;
+	__u32 shortest_us;
+	__u32 smoothed_us;
+	/* Segments with data, and acknowledged segments and bytes, since the connection began. */
+	__u32 segments;
+	__u32 delivered;
+	__u64 acknowledged;
+	__u32 needless;
+	__u32 reordered;
+	/* Ticks for which a window has been closed: the peer's, and this end's. */
+	__u32 closed_out;
+	__u32 closed_in;
+	__u32 in_flight;
+	/* Bytes that wait for the peer's window, and bytes that the process has not read. */
+	__u32 unsent;
+	__u32 unread;
+	/* A listening socket's queues: waiting connections and their limit, open requests, and dropped connections. */
+	__u32 backlog;
+	__u32 backlog_limit;
+	__u32 requests;
+	__u32 dropped;
+	__u32 retries;
+};
+
+/* Answers of a name server to a process. */
+struct slow_server_key {
+	__u32 server[4];
+	__u32 process;
+	__u32 netns;
+};
+
+struct slow_answers {
+	__u64 asked;
+	__u64 answered;
+	__u64 sum_us;
+	__u32 times[SLOW_BUCKETS];
+};
+
+/* An open question: the ends, and the question's number in place of the remote port. */
+struct slow_question {
+	__u64 time;
+	__u32 process;
+	__u32 padding;
+};
+
+/* Counts of one CPU: connections that began, that ended, events without room, and connections at a look that wait for
+ * data of their processes. */
+struct slow_counts {
+	__u64 begun;
+	__u64 ended;
+	__u64 lost_events;
+	__u64 looked_at;
+	__u64 waiting;
+};
+
+_Static_assert(sizeof(struct slow_socket) <= 184, "with its header, the storage fills a block of 256 bytes");
+
+#endif

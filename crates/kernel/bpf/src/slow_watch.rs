@@ -1,0 +1,181 @@
+//! Measures of TCP sockets and of name servers: bpf/slow/slow.bpf.c, attached at the kernel's tracepoints.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use libbpf_rs::{Iter, Link, MapCore, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
+use trawl_sys::{Error, Result};
+
+use crate::layout::Shared;
+use crate::layout::slow::{
+    SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
+};
+use crate::object::{SLOW, explained, quiet_libbpf};
+use crate::process_watch::ProcessWatch;
+use crate::table::Table;
+
+const EVENTS: &str = "slow_events";
+const SOCKETS: &str = "slow_sockets";
+const OWNERS: &str = "socket_owners";
+/// The iterators: over existing sockets, and over measured ones.
+const EXISTING: &str = "trawl_slow_existing";
+const LOOK: &str = "trawl_slow_look";
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The measures of a socket, at a look or as it closed.
+    Socket(Box<SlowRow>),
+    /// A segment that was repeated, or was missing.
+    Segment(Box<SlowSegment>),
+}
+
+type Found = Rc<RefCell<Vec<Event>>>;
+
+/// The attached programs.
+pub struct SlowWatch {
+    events: RingBuffer<'static>,
+    found: Found,
+    look: Link,
+    counts: Table,
+    answers: Table,
+    questions: Table,
+    _links: Vec<Link>,
+    _object: Object,
+}
+
+impl fmt::Debug for SlowWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlowWatch").finish_non_exhaustive()
+    }
+}
+
+fn fail(why: libbpf_rs::Error) -> Error {
+    explained("cannot measure connections".to_owned(), why)
+}
+
+fn event(bytes: &[u8]) -> Option<Event> {
+    let kind = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    Some(match kind {
+        SLOW_LOOK | SLOW_CLOSED => Event::Socket(Box::new(SlowRow::from_bytes(bytes)?)),
+        _ => Event::Segment(Box::new(SlowSegment::from_bytes(bytes)?)),
+    })
+}
+
+impl SlowWatch {
+    /// Attaches the programs, and begins the measures of the sockets that are in the middle of something.
+    pub fn attach(owners: &ProcessWatch) -> Result<Self> {
+        quiet_libbpf();
+        let maps = owners.maps();
+        let mut open = ObjectBuilder::default().open_memory(SLOW).map_err(fail)?;
+        for mut map in open.maps_mut() {
+            let shared = maps.iter().find(|(name, _)| *name == OWNERS && map.name() == *name);
+            shared.map_or(Ok(()), |(_, map_of_owners)| map.reuse_fd(*map_of_owners)).map_err(fail)?;
+        }
+        let object = open.load().map_err(fail)?;
+        let (mut links, mut existing, mut look) = (Vec::new(), None, None);
+        let sockets = descriptor(&object, SOCKETS)?;
+        for program in object.progs_mut() {
+            match program.name().to_str() {
+                Some(EXISTING) => existing = Some(program.attach().map_err(fail)?),
+                Some(LOOK) => look = Some(program.attach_iter(sockets.as_fd()).map_err(fail)?),
+                _ => links.push(program.attach().map_err(fail)?),
+            }
+        }
+        let found = Found::default();
+        let queue = Rc::clone(&found);
+        let mut builder = RingBufferBuilder::new();
+        let ring = object.maps().find(|map| map.name() == EVENTS).ok_or_else(|| missing(EVENTS))?;
+        builder
+            .add(&ring, move |bytes: &[u8]| {
+                queue.borrow_mut().extend(event(bytes));
+                0
+            })
+            .map_err(fail)?;
+        let events = builder.build().map_err(fail)?;
+        existing.as_ref().map_or(Ok(()), run)?;
+        Ok(Self {
+            events,
+            found,
+            look: look.ok_or_else(|| missing(LOOK))?,
+            counts: table(&object, "slow_counts")?,
+            answers: table(&object, "slow_answers")?,
+            questions: table(&object, "slow_questions")?,
+            _links: links,
+            _object: object,
+        })
+    }
+
+    /// Returns the events since the last call.
+    pub fn events(&self) -> Vec<Event> {
+        // An interrupted call leaves the events for the next one.
+        let _ = self.events.consume();
+        self.found.take()
+    }
+
+    /// Has the measures of all sockets that have something to say reported, as events.
+    pub fn look(&self) -> Result<()> {
+        run(&self.look)
+    }
+
+    /// Returns the counts of all CPUs.
+    pub fn counts(&self) -> Result<SlowCounts> {
+        let mut sum = SlowCounts::zeroed();
+        let values = self.counts.lookup(&0u32.to_ne_bytes()).map_err(os)?.unwrap_or_default();
+        for one in values.chunks(size_of::<SlowCounts>()).filter_map(SlowCounts::from_bytes) {
+            sum.begun += one.begun;
+            sum.ended += one.ended;
+            sum.lost_events += one.lost_events;
+            sum.looked_at += one.looked_at;
+            sum.waiting += one.waiting;
+        }
+        Ok(sum)
+    }
+
+    /// Returns the answers of each name server to each process.
+    pub fn answers(&self) -> Result<Vec<(SlowServerKey, SlowAnswers)>> {
+        entries(&self.answers)
+    }
+
+    /// Returns the questions to name servers that have no answer yet.
+    pub fn questions(&self) -> Result<Vec<(SlowEnds, SlowQuestion)>> {
+        entries(&self.questions)
+    }
+}
+
+impl AsFd for SlowWatch {
+    /// Becomes readable once there are events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the buffer's own, which lives as long as this value.
+        unsafe { BorrowedFd::borrow_raw(self.events.epoll_fd()) }
+    }
+}
+
+fn os(why: io::Error) -> Error {
+    Error::os("cannot measure connections", why)
+}
+
+fn missing(name: &str) -> Error {
+    Error::failed("cannot measure connections", format!("{name} is missing"))
+}
+
+fn run(iterator: &Link) -> Result<()> {
+    let mut output = Iter::new(iterator).map_err(fail)?;
+    io::copy(&mut output, &mut io::sink()).map(drop).map_err(os)
+}
+
+fn descriptor(object: &Object, name: &str) -> Result<OwnedFd> {
+    let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+    map.as_fd().try_clone_to_owned().map_err(os)
+}
+
+fn table(object: &Object, name: &str) -> Result<Table> {
+    descriptor(object, name).and_then(|map| Table::new(map).map_err(os))
+}
+
+fn entries<K: Shared, V: Shared>(table: &Table) -> Result<Vec<(K, V)>> {
+    let entries = table.entries().map_err(os)?.into_iter();
+    Ok(entries.filter_map(|(key, value)| Some((K::from_bytes(&key)?, V::from_bytes(&value)?))).collect())
+}
