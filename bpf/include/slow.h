@@ -54,6 +54,8 @@ struct slow_socket {
 	/* The kernel's count of segments with data at the last one, and as the measures began. */
 	__u32 segments;
 	__u32 first_segments;
+	/* The kernel's count of received segments with data as the measures began. */
+	__u32 first_received;
 	__u32 handshake_us;
 	__u16 turns;
 	__u16 closures_out;
@@ -128,10 +130,11 @@ struct slow_row {
 	__u32 mss;
 	__u32 shortest_us;
 	__u32 smoothed_us;
-	/* Segments with data, and acknowledged segments and bytes, since the connection began. */
+	/* Segments with data, acknowledged segments and bytes, and received segments with data, since the connection began. */
 	__u32 segments;
 	__u32 delivered;
 	__u64 acknowledged;
+	__u32 received;
 	__u32 needless;
 	__u32 reordered;
 	/* Ticks for which a window has been closed: the peer's, and this end's. */
@@ -147,6 +150,7 @@ struct slow_row {
 	__u32 requests;
 	__u32 dropped;
 	__u32 retries;
+	__u32 padding;
 };
 
 /* Answers of a name server to a process. */

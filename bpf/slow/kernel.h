@@ -101,6 +101,7 @@ struct tcp_sock {
 	__u32 mss_cache;
 	__u32 copied_seq;
 	__u32 data_segs_out;
+	__u32 data_segs_in;
 	__u32 write_seq;
 	__u32 snd_nxt;
 	__u32 snd_una;

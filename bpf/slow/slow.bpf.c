@@ -152,6 +152,7 @@ static __always_inline struct slow_socket *begin(struct sock *socket, const stru
 		flags |= socket->__sk_common.skc_num < CLIENT_PORTS ? SLOW_SERVER : SLOW_CLIENT;
 	measures->flags = flags;
 	measures->segments = measures->first_segments = tcp->data_segs_out;
+	measures->first_received = tcp->data_segs_in;
 	measures->first_needless = tcp->dsack_dups;
 	measures->first_reordered = tcp->reord_seen;
 	return measures;
@@ -627,6 +628,7 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 	row->segments = tcp->data_segs_out;
 	row->delivered = tcp->delivered;
 	row->acknowledged = tcp->bytes_acked;
+	row->received = tcp->data_segs_in;
 	row->needless = tcp->dsack_dups;
 	row->reordered = tcp->reord_seen;
 	if (is_closed_by_peer(tcp))

@@ -21,6 +21,14 @@ impl Histogram {
         self.0[bucket.min(BUCKETS - 1)] += 1;
     }
 
+    /// Returns the histogram of a source whose first bucket has all durations below two to the power of `first_bits`
+    /// microseconds, and whose further ones double.
+    pub fn from_buckets(first_bits: usize, counts: impl IntoIterator<Item = u64>) -> Self {
+        let mut histogram = Self::default();
+        histogram.0.iter_mut().skip(first_bits).zip(counts).for_each(|(bucket, count)| *bucket = count);
+        histogram
+    }
+
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -56,6 +64,13 @@ mod tests {
             let median = histogram.median_ns().expect("values");
             assert!(median.abs_diff(exact) <= exact / 4, "{median} of {exact}");
         }
+    }
+
+    #[test]
+    fn buckets_of_other_sources_keep_their_limits() {
+        let coarse = Histogram::from_buckets(7, [0, 0, 9]);
+        assert!(coarse.median_ns().is_some_and(|ns| (256_000..512_000).contains(&ns)), "{coarse:?}");
+        assert_eq!(Histogram::from_buckets(7, [1; 40]).count(), 19);
     }
 
     #[test]

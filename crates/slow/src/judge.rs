@@ -1,6 +1,7 @@
 //! The rules that turn measures into verdicts. A rule has a smallest count, so that a single event blames nobody, and
 //! compares medians, because one stall would spoil a mean.
 
+use crate::histogram::Histogram;
 use crate::measures::{Connection, Half, Questions, Side};
 use crate::verdict::{Cause, Level, Verdict};
 
@@ -9,7 +10,7 @@ const MS: u64 = 1_000_000;
 const EVENTS: u64 = 3;
 const EVENTS_PART: f64 = 0.001;
 /// Part of the time from which one repetition after a silence counts.
-const STALLED: f64 = 0.2;
+pub(crate) const STALLED: f64 = 0.2;
 /// Round trips that a distance may cost, and the part of the time that they take then.
 const FAR_NS: u64 = 30 * MS;
 const ROUNDS: u64 = 2;
@@ -18,27 +19,31 @@ const ROUNDS_SHARE: f64 = 0.3;
 const LOADED: u64 = 20;
 const QUEUED_NS: u64 = 20 * MS;
 /// Time with a closed window: its part of all, its length, and its length if it closed only once.
-const CLOSED_SHARE: f64 = 0.1;
-const CLOSED_NS: u64 = 20 * MS;
-const CLOSED_ONCE_NS: u64 = 1000 * MS;
+pub(crate) const CLOSED_SHARE: f64 = 0.1;
+pub(crate) const CLOSED_NS: u64 = 20 * MS;
+pub(crate) const CLOSED_ONCE_NS: u64 = 1000 * MS;
 /// Answers that are slow, and the part of the time that they take. Who answers later waits for an event.
 const ANSWERS: u64 = 3;
 const ANSWER_NS: u64 = 20 * MS;
 const ANSWER_MOST_NS: u64 = 5000 * MS;
 const ANSWER_SHARE: f64 = 0.2;
 /// Silences of a large segment: a second one rules out a single loss.
-const LARGE_TIMEOUTS: u64 = 2;
+pub(crate) const LARGE_TIMEOUTS: u64 = 2;
 /// Answers of a name server.
 const NAMES: u64 = 3;
 const NAMES_NS: u64 = 100 * MS;
 const NAMES_SILENT: u64 = 2;
 const NAMES_SILENT_PART: f64 = 0.1;
 
-fn share(part_ns: u64, of: &Connection) -> f64 {
-    (part_ns as f64 / of.span_ns.max(1) as f64).min(1.0)
+pub(crate) fn share_of(part_ns: u64, span_ns: u64) -> f64 {
+    (part_ns as f64 / span_ns.max(1) as f64).min(1.0)
 }
 
-fn verdict(cause: Cause, level: Level, share: impl Into<Option<f64>>) -> Verdict {
+fn share(part_ns: u64, of: &Connection) -> f64 {
+    share_of(part_ns, of.span_ns)
+}
+
+pub(crate) fn verdict(cause: Cause, level: Level, share: impl Into<Option<f64>>) -> Verdict {
     Verdict { cause, level, share: share.into() }
 }
 
@@ -56,9 +61,14 @@ pub fn judge(of: &Connection) -> Vec<Verdict> {
     found.extend(slow_answers(of));
     found.extend(distance(of));
     found.extend(reset(of));
+    sort(&mut found);
     found
-        .sort_by(|a, b| b.level.cmp(&a.level).then(b.share.partial_cmp(&a.share).unwrap_or(std::cmp::Ordering::Equal)));
-    found
+}
+
+/// Sorts verdicts, the most important first.
+pub(crate) fn sort(verdicts: &mut [Verdict]) {
+    let by_share = |a: &Verdict, b: &Verdict| b.share.partial_cmp(&a.share).unwrap_or(std::cmp::Ordering::Equal);
+    verdicts.sort_by(|a, b| b.level.cmp(&a.level).then_with(|| by_share(a, b)));
 }
 
 fn handshake(of: &Connection) -> Option<Verdict> {
@@ -82,7 +92,7 @@ fn path(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
     large_segments(side, half).or_else(|| reordering(side, half)).or_else(|| loss(of, side, half))
 }
 
-fn is_frequent(events: u64, segments: u64) -> bool {
+pub(crate) fn is_frequent(events: u64, segments: u64) -> bool {
     events >= EVENTS && events as f64 >= EVENTS_PART * segments as f64
 }
 
@@ -91,8 +101,13 @@ fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
     let repeated = half.repeated.saturating_sub(half.needless);
     let share = share(half.missing_ns, of);
     let is_stalled = timeouts > 0 && share >= STALLED;
-    (is_frequent(repeated, segments) || (repeated > 0 && is_stalled))
-        .then(|| verdict(Cause::Loss { of: side, repeated, segments, lost_before, timeouts }, Level::Likely, share))
+    (is_frequent(repeated, segments) || (repeated > 0 && is_stalled)).then(|| {
+        verdict(
+            Cause::Loss { of: side, repeated, segments, lost_before: Some(lost_before), timeouts },
+            Level::Likely,
+            share,
+        )
+    })
 }
 
 /// A needless repetition after a silence is due to a lost acknowledgement.
@@ -107,13 +122,20 @@ fn reordering(side: Side, half: &Half) -> Option<Verdict> {
 
 fn large_segments(side: Side, half: &Half) -> Option<Verdict> {
     let Half { full_size_timeouts: timeouts, largest: payload, largest_acknowledged: passed, .. } = *half;
-    (timeouts >= LARGE_TIMEOUTS && passed < payload)
-        .then(|| verdict(Cause::LargeSegments { of: side, timeouts, payload, passed }, Level::Likely, None))
+    (timeouts >= LARGE_TIMEOUTS && passed < payload).then(|| {
+        verdict(Cause::LargeSegments { of: side, timeouts, payload, passed: Some(passed) }, Level::Likely, None)
+    })
+}
+
+/// Returns true if round trips under load are much longer than the shortest one.
+pub(crate) fn is_queue(loaded: &Histogram, shortest_ns: u64) -> bool {
+    let least = (shortest_ns + QUEUED_NS).max(2 * shortest_ns);
+    loaded.count() >= LOADED && loaded.median_ns().is_some_and(|median| median >= least)
 }
 
 fn queue(side: Side, half: &Half) -> Option<Verdict> {
     let (shortest_ns, loaded_ns) = (half.shortest_ns?, half.loaded.median_ns()?);
-    let is_queue = half.loaded.count() >= LOADED && loaded_ns >= (shortest_ns + QUEUED_NS).max(2 * shortest_ns);
+    let is_queue = is_queue(&half.loaded, shortest_ns);
     let share = 1.0 - shortest_ns as f64 / loaded_ns.max(1) as f64;
     is_queue.then(|| verdict(Cause::Queue { of: side, shortest_ns, loaded_ns }, Level::Likely, share))
 }
@@ -127,21 +149,29 @@ fn slow_reader(of: &Connection, sender: Side, half: &Half) -> Option<Verdict> {
     is_slow.then(|| verdict(cause, Level::Certain, share))
 }
 
+pub(crate) fn is_slow_answer(answers: u64, median_ns: u64, share: f64) -> bool {
+    answers >= ANSWERS && (ANSWER_NS..ANSWER_MOST_NS).contains(&median_ns) && share >= ANSWER_SHARE
+}
+
 /// The client's answers are pauses of its own.
 fn slow_answers(of: &Connection) -> Option<Verdict> {
     let half = of.half(Side::Server);
     let (answers, median_ns) = (half.answers.count(), half.answers.median_ns()?);
     let share = share(half.answers_ns, of);
-    let is_slow = answers >= ANSWERS && (ANSWER_NS..ANSWER_MOST_NS).contains(&median_ns) && share >= ANSWER_SHARE;
-    is_slow.then(|| verdict(Cause::SlowAnswer { by: Side::Server, answers, median_ns }, Level::Likely, share))
+    is_slow_answer(answers, median_ns, share)
+        .then(|| verdict(Cause::SlowAnswer { by: Side::Server, answers, median_ns }, Level::Likely, share))
+}
+
+pub(crate) fn is_far(round_trip_ns: u64, rounds: u64, share: f64) -> bool {
+    round_trip_ns >= FAR_NS && rounds >= ROUNDS && share >= ROUNDS_SHARE
 }
 
 fn distance(of: &Connection) -> Option<Verdict> {
     let round_trip_ns = of.round_trip_ns()?;
     let rounds = of.half(Side::Server).answers.count() + u64::from(of.handshake.answered_ns.is_some());
     let share = share(round_trip_ns * rounds, of);
-    let is_far = round_trip_ns >= FAR_NS && rounds >= ROUNDS && share >= ROUNDS_SHARE;
-    is_far.then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
+    is_far(round_trip_ns, rounds, share)
+        .then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
 }
 
 /// A client that resets a connection has had enough of it.
@@ -167,7 +197,6 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::histogram::Histogram;
     use crate::measures::{Handshake, Reset};
 
     fn connection(span_ms: u64) -> Connection {

@@ -8,5 +8,6 @@ pub mod measures;
 mod options;
 pub mod packets;
 pub mod report;
+pub mod socket;
 mod tcp;
 pub mod verdict;

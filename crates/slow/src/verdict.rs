@@ -35,7 +35,9 @@ pub enum Cause {
         of: Side,
         repeated: u64,
         segments: u64,
-        lost_before: u64,
+        /// Those lost before the place; absent if an end of the connection cannot know it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lost_before: Option<u64>,
         timeouts: u64,
     },
     /// The kernel here dropped segments of a side: `joined` of its repetitions follow a drop.
@@ -65,6 +67,35 @@ pub enum Cause {
         shortest_ns: u64,
         loaded_ns: u64,
     },
+    /// Data waits in the queue of this host's interface.
+    LocalQueue {
+        delay_ns: u64,
+        round_trip_ns: u64,
+    },
+    /// The send buffer of the process is too small for the round trip.
+    SendBuffer {
+        full: u64,
+        acks: u64,
+    },
+    /// The process of this host waits for a CPU, or for the quota of its cgroup, before it answers.
+    CpuStarvation {
+        answers: u64,
+        median_ns: u64,
+        waiting_ns: u64,
+        throttled_ns: u64,
+    },
+    /// The process of this host accepts connections too slowly.
+    ListenQueueFull {
+        overflows: u64,
+        length: u64,
+        limit: u64,
+    },
+    /// More clients than the kernel allows have not completed their handshake.
+    SynQueueFull {
+        overflows: u64,
+        length: u64,
+        limit: u64,
+    },
     /// The process of a side reads more slowly than data arrives.
     SlowReader {
         at: Side,
@@ -83,7 +114,9 @@ pub enum Cause {
         of: Side,
         timeouts: u64,
         payload: u32,
-        passed: u32,
+        /// The largest payload that passed, if it is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        passed: Option<u32>,
     },
     /// The server answered a request for a connection only when it was repeated.
     LateAnswer {
@@ -147,12 +180,17 @@ impl Cause {
         let text = match self {
             Self::LossHere { drop, .. } => return format!("loss here: {drop}").into(),
             Self::ResetHere { drop } => return format!("reset by a rule here: {drop}").into(),
-            Self::Loss { lost_before: 0, .. } => "loss behind this place",
-            Self::Loss { lost_before, repeated, .. } if lost_before == repeated => "loss before this place",
+            Self::Loss { lost_before: Some(0), .. } => "loss behind this place",
+            Self::Loss { lost_before, repeated, .. } if *lost_before == Some(*repeated) => "loss before this place",
             Self::Loss { .. } => "loss on the path",
             Self::Reordering { .. } => "reordering on the path",
             Self::Distance { .. } => "distance",
             Self::Queue { .. } => "queue on the path",
+            Self::LocalQueue { .. } => "queue of this host's interface",
+            Self::SendBuffer { .. } => "send buffer too small",
+            Self::CpuStarvation { .. } => "CPU starvation here",
+            Self::ListenQueueFull { .. } => "listen queue full",
+            Self::SynQueueFull { .. } => "SYN queue full",
             Self::SlowReader { to_the_end: true, .. } => "does not read",
             Self::SlowReader { .. } => "reads slowly",
             Self::SlowAnswer { .. } => "answers slowly",
@@ -176,6 +214,14 @@ impl Cause {
             Self::Reordering { .. } => "one path for each flow (layer 4 hash)",
             Self::Distance { .. } => "fewer round trips, or a nearer server",
             Self::Queue { .. } => "fq_codel or cake at the slowest link",
+            Self::LocalQueue { .. } => "fq_codel or cake at the interface",
+            Self::SendBuffer { .. } => "no SO_SNDBUF, or a larger one",
+            Self::CpuStarvation { throttled_ns, waiting_ns, .. } if 2 * throttled_ns >= *waiting_ns => {
+                "a larger cpu.max of its cgroup"
+            }
+            Self::CpuStarvation { .. } => "fewer processes, or more CPUs",
+            Self::ListenQueueFull { .. } => "a larger backlog, or accept sooner",
+            Self::SynQueueFull { .. } => "net.ipv4.tcp_syncookies=1",
             Self::SlowReader { .. } | Self::SlowAnswer { .. } => "profile the process",
             Self::LargeSegments { .. } => "let ICMP pass, or a lower MTU",
             Self::NoAnswer { .. } => "trawl why, at the server",
@@ -215,6 +261,17 @@ impl fmt::Display for Cause {
             Self::Queue { of: side, shortest_ns, loaded_ns } => {
                 write!(f, "{} data: RTT {}, min {}", of(*side), Time(*loaded_ns), Time(*shortest_ns))
             }
+            Self::LocalQueue { delay_ns, round_trip_ns } => {
+                write!(f, "{} of RTT {}", Time(*delay_ns), Time(*round_trip_ns))
+            }
+            Self::SendBuffer { full, acks } => write!(f, "full at {full} of {acks} acknowledgements"),
+            Self::CpuStarvation { answers, median_ns, waiting_ns, throttled_ns } => {
+                write!(f, "median {} of {answers} answers, {} without a CPU", Time(*median_ns), Time(*waiting_ns))?;
+                if *throttled_ns > 0 { write!(f, ", {} throttled", Time(*throttled_ns)) } else { Ok(()) }
+            }
+            Self::ListenQueueFull { overflows, length, limit } | Self::SynQueueFull { overflows, length, limit } => {
+                write!(f, "{length} of {limit}, {}", count(*overflows, "overflow"))
+            }
             Self::SlowReader { closed, closed_ns, .. } => {
                 write!(f, "window closed {}, {}", count(*closed, "time"), Time(*closed_ns))
             }
@@ -222,7 +279,8 @@ impl fmt::Display for Cause {
                 write!(f, "median {} of {answers} answers", Time(*median_ns))
             }
             Self::LargeSegments { timeouts, payload, passed, .. } => {
-                write!(f, "{} of {payload} bytes, {passed} pass", count(*timeouts, "timeout"))
+                write!(f, "{} of {payload} bytes", count(*timeouts, "timeout"))?;
+                passed.map_or(Ok(()), |passed| write!(f, ", {passed} pass"))
             }
             Self::LateAnswer { requests, answered_ns } => {
                 write!(f, "answered after {requests} requests, {}", Time(*answered_ns))

@@ -1,0 +1,287 @@
+//! The measures of a TCP socket, which the kernel of its host takes, and the rules that turn them into verdicts. One end
+//! knows more about itself than packets show, and less about the path.
+
+use std::net::SocketAddr;
+
+use crate::histogram::Histogram;
+use crate::judge::{self, share_of, verdict};
+use crate::measures::Side;
+use crate::verdict::{Cause, Level, Verdict};
+
+const MS: u64 = 1_000_000;
+/// Shortest time after which a segment without an acknowledgement is repeated.
+const TIMEOUT_NS: u64 = 200 * MS;
+/// Acknowledgements at which the send buffer was full: the smallest number of samples, the part of them, and the
+/// shortest round trip at which a buffer can matter.
+const SAMPLES: u64 = 20;
+const FULL_PART: f64 = 0.5;
+const FULL_ROUND_TRIP_NS: u64 = MS;
+/// Part of the time of answers in which the thread has waited for a CPU.
+const WAITING_PART: f64 = 0.5;
+/// Part of the round trip's delay that the queue of this host has.
+const LOCAL_PART: f64 = 0.5;
+/// Errors of a connection that failed.
+const REFUSED: u32 = 111;
+
+/// A socket, from the beginning of its measures on.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    pub local: SocketAddr,
+    /// Without a meaning for a listening socket.
+    pub remote: SocketAddr,
+    /// Number of the network namespace.
+    pub netns: u32,
+    /// 0: unknown.
+    pub process: u32,
+    /// The end of the connection that this socket is.
+    pub side: Side,
+    pub span_ns: u64,
+    pub stage: Stage,
+    /// Requests for the connection after the first.
+    pub retries: u64,
+    /// Time from the first request to the connection, if this end requested it meanwhile.
+    pub handshake_ns: Option<u64>,
+    pub reset: Option<SocketReset>,
+    pub sent: Sent,
+    pub received: Received,
+    /// Times at which the peer's window was closed, and at which this end's was.
+    pub closed_by_peer: Closed,
+    pub closed_here: Closed,
+    /// Acknowledgements, and those at which the send buffer was full and nothing else held data back.
+    pub acknowledgements: u64,
+    pub full: u64,
+    /// The process has chosen the size of its send buffer, which does not grow then.
+    pub has_fixed_buffer: bool,
+    /// The shortest round trip, and those while data was on its way.
+    pub shortest_ns: Option<u64>,
+    pub round_trips: Histogram,
+    /// Delays in the queue of this host's interface.
+    pub queue: Histogram,
+    /// Times until an answer: of the peer at a client, of the process at a server; their number and their sum.
+    pub turn_times: Histogram,
+    pub turns: u64,
+    pub turns_ns: u64,
+    /// The part of them in which the thread waited for a CPU, and for its cgroup's quota.
+    pub waiting_ns: u64,
+    pub throttled_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Connecting,
+    /// The request for a connection ended with this error; 0 if the process gave up.
+    Failed {
+        error: u32,
+    },
+    Open,
+    Listening(Queues),
+}
+
+/// The queues of a listening socket, and the connections that it dropped meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queues {
+    pub dropped: u64,
+    /// Connections that wait for the process, and open requests.
+    pub waiting: u64,
+    pub requests: u64,
+    pub limit: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct SocketReset {
+    pub by_peer: bool,
+    /// Its time to live differs from the one of the peer's data.
+    pub is_foreign: bool,
+    /// Data was on its way, or an answer pending.
+    pub is_early: bool,
+}
+
+/// The segments with data that this end has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    pub segments: u64,
+    /// Repetitions: after a hint of the receiver, after a timeout, and to probe a silent path.
+    pub fast: u64,
+    pub timeouts: u64,
+    pub probes: u64,
+    /// Repetitions of which the receiver said that it had the data.
+    pub needless: u64,
+    /// Segments that were acknowledged after later ones, without a repetition.
+    pub late: u64,
+    /// Timeouts of a segment of the full size after another one.
+    pub large_timeouts: u64,
+    pub size: u32,
+    /// Segments of the full size have been acknowledged.
+    pub has_passed_large: bool,
+}
+
+/// The peer's segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    pub segments: u64,
+    /// Gaps that a repetition filled, and gaps that a late segment filled.
+    pub lost: u64,
+    pub late: u64,
+    /// Segments that had already arrived.
+    pub needless: u64,
+}
+
+/// A window that was closed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Closed {
+    pub times: u64,
+    pub ns: u64,
+    /// True if it still is.
+    pub is_now: bool,
+}
+
+impl Socket {
+    fn share(&self, part_ns: u64) -> f64 {
+        share_of(part_ns, self.span_ns)
+    }
+}
+
+/// Returns why a socket's connection is slow, the most important cause first.
+pub fn judge(of: &Socket) -> Vec<Verdict> {
+    let mut found: Vec<Verdict> = match of.stage {
+        Stage::Listening(queues) => listening(queues).into_iter().collect(),
+        Stage::Connecting | Stage::Failed { .. } => not_connected(of).into_iter().collect(),
+        Stage::Open => {
+            let sending = match slow_reader(of, of.side.other(), of.closed_by_peer) {
+                Some(verdict) => vec![verdict],
+                None => [path(of), delay(of), send_buffer(of)].into_iter().flatten().collect(),
+            };
+            let receiving = slow_reader(of, of.side, of.closed_here).or_else(|| arrivals(of));
+            let rest = [receiving, late_answer(of), answers(of), distance(of), reset(of)];
+            sending.into_iter().chain(rest.into_iter().flatten()).collect()
+        }
+    };
+    judge::sort(&mut found);
+    found
+}
+
+fn listening(of: Queues) -> Option<Verdict> {
+    let Queues { dropped: overflows, waiting, requests, limit } = of;
+    let cause = match waiting > limit || requests < limit {
+        true => Cause::ListenQueueFull { overflows, length: waiting, limit },
+        false => Cause::SynQueueFull { overflows, length: requests, limit },
+    };
+    let is_seen = waiting > limit || requests >= limit;
+    (overflows > 0).then(|| verdict(cause, if is_seen { Level::Certain } else { Level::Likely }, None))
+}
+
+fn not_connected(of: &Socket) -> Option<Verdict> {
+    let requests = of.retries + 1;
+    match of.stage {
+        Stage::Failed { error: REFUSED } => Some(verdict(Cause::Refused, Level::Certain, None)),
+        _ => (of.retries > 0).then(|| verdict(Cause::NoAnswer { requests }, Level::Likely, 1.0)),
+    }
+}
+
+fn late_answer(of: &Socket) -> Option<Verdict> {
+    let answered_ns = of.handshake_ns.filter(|_| of.retries > 0)?;
+    let cause = Cause::LateAnswer { requests: of.retries + 1, answered_ns };
+    Some(verdict(cause, Level::Likely, of.share(answered_ns)))
+}
+
+/// Returns what happens to this end's segments on the way.
+fn path(of: &Socket) -> Option<Verdict> {
+    let Sent { segments, fast, timeouts, probes, needless, late, large_timeouts, size, has_passed_large } = of.sent;
+    if large_timeouts >= judge::LARGE_TIMEOUTS && !has_passed_large {
+        let cause = Cause::LargeSegments { of: of.side, timeouts: large_timeouts, payload: size, passed: None };
+        return Some(verdict(cause, Level::Likely, None));
+    }
+    let repeated = fast + timeouts + probes;
+    // A needless repetition after a silence is due to a lost acknowledgement, or to a delayed one.
+    let is_needless = needless.saturating_sub(timeouts + probes);
+    let is_reordered = judge::is_frequent(is_needless, segments) && 2 * is_needless >= repeated
+        || judge::is_frequent(late, segments) && late > repeated.saturating_sub(needless);
+    if is_reordered {
+        let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
+        return Some(verdict(cause, Level::Likely, None));
+    }
+    let lost = repeated.saturating_sub(needless);
+    let share = of.share(timeouts * TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0)));
+    let is_stalled = timeouts > 0 && share >= judge::STALLED;
+    let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts };
+    (judge::is_frequent(lost, segments) || lost > 0 && is_stalled).then(|| verdict(cause, Level::Likely, share))
+}
+
+/// Returns what happens to the peer's segments on the way.
+fn arrivals(of: &Socket) -> Option<Verdict> {
+    let Received { segments, lost, late, needless } = of.received;
+    let side = of.side.other();
+    let is_reordered = judge::is_frequent(late, segments) && late > lost;
+    if is_reordered {
+        let cause = Cause::Reordering { of: side, needless, out_of_order: late, segments };
+        return Some(verdict(cause, Level::Likely, None));
+    }
+    let cause = Cause::Loss { of: side, repeated: lost, segments, lost_before: Some(lost), timeouts: 0 };
+    judge::is_frequent(lost, segments).then(|| verdict(cause, Level::Likely, None))
+}
+
+fn slow_reader(of: &Socket, at: Side, window: Closed) -> Option<Verdict> {
+    let Closed { times, ns, is_now } = window;
+    let share = of.share(ns);
+    let least = if times > 1 { judge::CLOSED_NS } else { judge::CLOSED_ONCE_NS };
+    let cause = Cause::SlowReader { at, closed: times.max(1), closed_ns: ns, to_the_end: is_now };
+    (share >= judge::CLOSED_SHARE && ns >= least).then(|| verdict(cause, Level::Certain, share))
+}
+
+/// Returns where data waits: in this host's queue, or in one on the path.
+fn delay(of: &Socket) -> Option<Verdict> {
+    let (shortest_ns, loaded_ns) = (of.shortest_ns?, of.round_trips.median_ns()?);
+    if !judge::is_queue(&of.round_trips, shortest_ns) {
+        return None;
+    }
+    let share = 1.0 - shortest_ns as f64 / loaded_ns.max(1) as f64;
+    let local = of.queue.median_ns().filter(|ns| *ns as f64 >= LOCAL_PART * (loaded_ns - shortest_ns) as f64);
+    let cause = match local {
+        Some(delay_ns) => Cause::LocalQueue { delay_ns, round_trip_ns: loaded_ns },
+        None => Cause::Queue { of: of.side, shortest_ns, loaded_ns },
+    };
+    Some(verdict(cause, Level::Likely, share))
+}
+
+fn send_buffer(of: &Socket) -> Option<Verdict> {
+    let (full, acks) = (of.full, of.acknowledgements);
+    let share = full as f64 / acks.max(1) as f64;
+    let is_far = of.shortest_ns.is_some_and(|ns| ns >= FULL_ROUND_TRIP_NS);
+    let is_limit = of.has_fixed_buffer && is_far && acks >= SAMPLES && share >= FULL_PART;
+    is_limit.then(|| verdict(Cause::SendBuffer { full, acks }, Level::Certain, share))
+}
+
+/// Returns who answers slowly. The client has no say in how long the process of a server works or waits for a CPU.
+fn answers(of: &Socket) -> Option<Verdict> {
+    let path_ns = match of.side {
+        Side::Client => of.shortest_ns.unwrap_or(0),
+        Side::Server => 0,
+    };
+    let (answers, median_ns) = (of.turns, of.turn_times.median_ns()?.saturating_sub(path_ns));
+    let share = of.share(of.turns_ns.saturating_sub(answers * path_ns));
+    if !judge::is_slow_answer(answers, median_ns, share) {
+        return None;
+    }
+    let (waiting_ns, throttled_ns) = (of.waiting_ns, of.throttled_ns);
+    if of.side == Side::Server && waiting_ns as f64 >= WAITING_PART * of.turns_ns as f64 {
+        let cause = Cause::CpuStarvation { answers, median_ns, waiting_ns, throttled_ns };
+        return Some(verdict(cause, Level::Certain, share));
+    }
+    Some(verdict(Cause::SlowAnswer { by: Side::Server, answers, median_ns }, Level::Likely, share))
+}
+
+fn distance(of: &Socket) -> Option<Verdict> {
+    let round_trip_ns = of.shortest_ns?;
+    let rounds = of.turns + u64::from(of.handshake_ns.is_some());
+    let share = of.share(round_trip_ns * rounds);
+    judge::is_far(round_trip_ns, rounds, share)
+        .then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
+}
+
+/// A client that resets a connection has had enough of it.
+fn reset(of: &Socket) -> Option<Verdict> {
+    let reset = of.reset?;
+    let by = if reset.by_peer { of.side.other() } else { of.side };
+    let is_meant = reset.is_foreign || reset.is_early && by == Side::Server;
+    is_meant.then(|| verdict(Cause::Reset { by, is_foreign: reset.is_foreign }, Level::Likely, None))
+}
