@@ -106,7 +106,8 @@ struct slow_segment {
 	__u32 kind;
 	__u32 from;
 	__u32 to;
-	__u32 padding;
+	/* The sender's acknowledgement at this time; a dropped segment has this one or an earlier one. */
+	__u32 acknowledgement;
 	__u64 time;
 	struct slow_ends ends;
 };
@@ -182,6 +183,9 @@ struct slow_counts {
 	__u64 lost_events;
 	__u64 looked_at;
 	__u64 waiting;
+	/* A tick of the kernel's clock, and its time (ns). */
+	__u64 tick;
+	__u64 tick_time;
 };
 
 _Static_assert(sizeof(struct slow_socket) <= 184, "with its header, the storage fills a block of 256 bytes");

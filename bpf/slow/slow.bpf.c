@@ -163,7 +163,8 @@ static __always_inline struct slow_socket *measures_of(struct sock *socket)
 	return bpf_sk_storage_get(&slow_sockets, socket, NULL, 0);
 }
 
-static __always_inline void note_segment(__u32 kind, const struct sock *socket, __u32 from, __u32 to)
+static __always_inline void note_segment(__u32 kind, const struct sock *socket, __u32 from, __u32 to,
+					 __u32 acknowledgement)
 {
 	struct slow_segment *event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
 
@@ -175,6 +176,7 @@ static __always_inline void note_segment(__u32 kind, const struct sock *socket, 
 	event->kind = kind;
 	event->from = from;
 	event->to = to;
+	event->acknowledgement = acknowledgement;
 	event->time = bpf_ktime_get_ns();
 	note_ends(socket, &event->ends);
 	bpf_ringbuf_submit(event, 0);
@@ -263,10 +265,10 @@ static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 /* Handles data that is out of order, or that fills a gap. A repetition has a later time stamp than the segments behind
  * the gap. */
 static __noinline void note_order(struct sock *socket, struct slow_socket *measures, const struct sk_buff *buffer,
-				  __u32 expected)
+				  const struct tcp_sock *tcp)
 {
 	const struct tcp_skb_cb *notes = notes_of(buffer);
-	__u32 stamp;
+	__u32 stamp, expected = tcp->rcv_nxt;
 
 	if (is_before(expected, notes->seq)) {
 		if (measures->flags & SLOW_GAP)
@@ -287,7 +289,7 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 		COUNT(measures->late);
 	} else {
 		COUNT(measures->lost);
-		note_segment(SLOW_MISSING, socket, expected, measures->gap_end);
+		note_segment(SLOW_MISSING, socket, expected, measures->gap_end, tcp->snd_nxt);
 	}
 }
 
@@ -350,7 +352,7 @@ int trawl_slow_arrived(__u64 *arguments)
 	if (!measures->ttl)
 		measures->ttl = time_to_live(buffer);
 	if (notes->seq != tcp->rcv_nxt || measures->flags & SLOW_GAP)
-		note_order(socket, measures, buffer, tcp->rcv_nxt);
+		note_order(socket, measures, buffer, tcp);
 	if (notes->seq != tcp->rcv_nxt)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -559,7 +561,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	} else {
 		COUNT(measures->fast);
 	}
-	note_segment(SLOW_REPEATED, socket, notes->seq, notes->end_seq);
+	note_segment(SLOW_REPEATED, socket, notes->seq, notes->end_seq, tcp->rcv_nxt);
 	return 0;
 }
 
@@ -723,14 +725,17 @@ SEC("iter/task_file")
 int trawl_slow_existing(struct file_of_task *found)
 {
 	struct file *file = found->file;
+	struct slow_counts *count = counts();
 	struct slow_socket *measures;
 	struct socket *socket;
 	struct tcp_sock *tcp;
 	struct sock *sock;
 	__u32 state;
 
-	if (!file)
+	if (!file || !count)
 		return 0;
+	count->tick = bpf_jiffies64();
+	count->tick_time = bpf_ktime_get_ns();
 	socket = bpf_sock_from_file(file);
 	if (!socket)
 		return 0;

@@ -42,7 +42,30 @@ pub struct Processes {
     pub undescribed: Cell<u64>,
 }
 
+/// The name of a process, and the container and pod that it belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessName {
+    pub name: Option<String>,
+    pub container: Option<String>,
+    pub pod: Option<String>,
+}
+
 impl Processes {
+    /// Returns the name of a process, running or not. `cgroup` is the number of its cgroup, if that is known.
+    pub fn name_of(&self, id: u32, cgroup: Option<u64>) -> ProcessName {
+        let known = self.watch.known(id);
+        let running = || fs::read_to_string(format!("/proc/{id}/comm")).ok().filter(|_| netns::in_first_process_namespace());
+        let name = known.map(|known| text_in(&known.name)).or_else(|| Some(running()?.trim_end().to_owned()));
+        let cgroup = cgroup.or(known.map(|known| known.cgroup)).filter(|cgroup| *cgroup != 0);
+        let path = cgroup.and_then(|cgroup| self.cgroups.paths().remove(&cgroup));
+        let path = path.as_deref();
+        ProcessName {
+            name,
+            container: path.and_then(container_in).map(|id| id[..12].to_owned()),
+            pod: path.and_then(pod_in),
+        }
+    }
+
     /// Returns an event if the programs do not see all uses of sockets.
     pub fn unseen(&self) -> Option<Event> {
         let uses = self.watch.missing.clone();

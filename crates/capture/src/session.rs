@@ -39,7 +39,7 @@ use crate::event::{Event, Gap, Gone};
 use crate::merge::Merge;
 use crate::once::Once;
 use crate::point::Point;
-use crate::process::ProcessStage;
+use crate::process::{ProcessStage, Processes};
 use crate::second::SecondLook;
 use crate::summary::Summary;
 use crate::taps::facts::ReadsBy;
@@ -505,6 +505,11 @@ impl Attached {
     /// Returns the memory of each ring, as decided when the taps were attached.
     pub fn geometry(&self) -> Geometry {
         self.assembly.rings.geometry
+    }
+
+    /// Returns the programs that find the process of each packet, if the capture has them.
+    pub fn processes(&self) -> Option<&Rc<Processes>> {
+        self.assembly.processes.as_ref()
     }
 
     /// Returns true if programs note the rule of nftables that drops each packet.

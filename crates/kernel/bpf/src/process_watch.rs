@@ -290,6 +290,12 @@ impl ProcessWatch {
         Ok(events)
     }
 
+    /// Returns a process that has used a socket.
+    pub fn known(&self, id: u32) -> Option<KnownProcess> {
+        let table = of_name(&self.maps, KNOWN).ok()?.try_clone().and_then(Table::new).ok()?;
+        KnownProcess::from_bytes(&table.lookup(&id.to_ne_bytes()).ok()??)
+    }
+
     /// Returns the counts of all CPUs.
     pub fn counts(&self) -> Result<ProcessCounts> {
         let mut sum = ProcessCounts::zeroed();

@@ -130,6 +130,9 @@ impl SlowWatch {
             sum.lost_events += one.lost_events;
             sum.looked_at += one.looked_at;
             sum.waiting += one.waiting;
+            if one.tick_time > sum.tick_time {
+                (sum.tick, sum.tick_time) = (one.tick, one.tick_time);
+            }
         }
         Ok(sum)
     }
