@@ -57,6 +57,7 @@ struct slow_socket {
 	/* The kernel's count of received segments with data as the measures began. */
 	__u32 first_received;
 	__u32 handshake_us;
+	__u32 padding;
 	__u16 turns;
 	__u16 closures_out;
 	__u16 closures_in;

@@ -79,7 +79,7 @@ mod once;
 pub mod own_traffic;
 pub mod pods;
 pub mod point;
-mod process;
+pub mod process;
 mod run;
 mod sampling;
 mod second;

@@ -54,7 +54,8 @@ impl Processes {
     /// Returns the name of a process, running or not. `cgroup` is the number of its cgroup, if that is known.
     pub fn name_of(&self, id: u32, cgroup: Option<u64>) -> ProcessName {
         let known = self.watch.known(id);
-        let running = || fs::read_to_string(format!("/proc/{id}/comm")).ok().filter(|_| netns::in_first_process_namespace());
+        let running =
+            || fs::read_to_string(format!("/proc/{id}/comm")).ok().filter(|_| netns::in_first_process_namespace());
         let name = known.map(|known| text_in(&known.name)).or_else(|| Some(running()?.trim_end().to_owned()));
         let cgroup = cgroup.or(known.map(|known| known.cgroup)).filter(|cgroup| *cgroup != 0);
         let path = cgroup.and_then(|cgroup| self.cgroups.paths().remove(&cgroup));

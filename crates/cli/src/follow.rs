@@ -118,6 +118,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 is_whole.then(|| format!("following packets on {}", point.label))
             },
             subject: Subject::prepare(&args.subject.words, &mut options, true, None)?,
+            names_all: args.subject.words.is_empty(),
         },
         losses: Rc::clone(&losses),
     };

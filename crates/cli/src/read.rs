@@ -18,7 +18,7 @@ use trawl_view::rewrite::Privacy;
 
 pub use args::ReadArgs;
 use args::Request;
-pub(crate) use args::{looks_like_a_file, split_files};
+pub(crate) use args::{existing_files, split_files};
 use output::Shown;
 use selection::Selection;
 

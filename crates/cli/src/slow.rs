@@ -1,43 +1,116 @@
 //! `trawl slow`: why connections are slow, and who is to blame.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use trawl_capture::assembly::HostFeatures;
+use trawl_capture::session::{self, Ended};
+use trawl_capture::subject::Subject;
 use trawl_explain::slow::file;
+use trawl_explain::slow::live::{Chosen, Live};
+use trawl_explain::why::watching_drops;
+use trawl_plan::CapturePlan;
+use trawl_plan::options::{CaptureOptions, Drops, ProcessPlan};
+use trawl_plan::sources::Sources;
 use trawl_source::Input;
 use trawl_sys::{Error, Result};
 
-use crate::args::LibpcapArg;
-use crate::read::split_files;
-use crate::{exit_code, json};
+use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
+use crate::capture::progress::end_command;
+use crate::program_args::refuse_options;
+use crate::read::existing_files;
+use crate::why::Watcher;
+use crate::{exit_code, json, units};
 
-/// Shows why the connections of capture files are slow: the cause, its evidence, and where to look
+/// Shows why connections are slow: the cause, its evidence, and where to look
 ///
-/// Names loss, reordering, distance, queues, slow readers, slow answers, packets that are too large, refused and reset
-/// connections, and slow or silent name servers. The first 128 bytes of each packet are enough. A connection that has
-/// nothing to say is not slow.
+/// Measures the TCP connections and the questions to name servers of this host, those that exist already too, until the
+/// first interrupt. Names loss, on the path or by a rule here, reordering, distance, queues, slow readers, slow answers,
+/// full buffers and listen queues, waiting for a CPU, packets that are too large, refused and reset connections, and slow
+/// or silent name servers. A connection that has nothing to say is not slow.
+///
+/// With files, names the causes that their packets show; the first 128 bytes of each packet are enough. With a command,
+/// shows the connections of its processes, until it ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    #[command(flatten)]
+    namespaces: NamespacesArg,
+    /// Only the connections of this process and its children
+    #[arg(long, value_name = "PID", conflicts_with = "subject")]
+    pid: Option<u32>,
+    /// End after this time, for example 10s [default: at the first interrupt]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
     /// Show the result as JSON
     #[arg(long)]
     json: bool,
-    /// Files to read, and a filter in tcpdump's syntax
-    #[arg(value_name = "FILE… [EXPRESSION]", required = true, add = crate::completion::paths())]
+    /// Files to read, and a filter in tcpdump's syntax for packets or connections
+    #[arg(value_name = "FILE… [EXPRESSION]", add = crate::completion::paths())]
     words: Vec<String>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     #[command(flatten)]
     libpcap: LibpcapArg,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
-    let (files, words) = split_files(&args.words);
-    if files.is_empty() {
-        let why = "no file is named";
-        return Err(Error::usage("cannot look for slow connections", why).fix("trawl slow FILE"));
-    }
+    let (files, words) = existing_files(&args.words);
+    if files.is_empty() { watch(&args) } else { read(&args, files, words) }
+}
+
+fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
+    let given = [
+        (!args.namespaces.given().is_empty(), "--netns"),
+        (args.namespaces.are_all(), "--all-namespaces"),
+        (args.pid.is_some(), "--pid"),
+        (args.duration.is_some(), "--duration"),
+        (!args.subject.words.is_empty(), "a command"),
+    ];
+    refuse_options("cannot look at connections now", &given, "is not about files, and files are named")?;
     let open = |name: &String| Input::open(Path::new(name), None, None, json::show_notice);
     let inputs: Vec<Input> = files.iter().map(open).collect::<Result<_>>()?;
     let found = file::read(inputs, &words.join(" "))?;
     json::print_as(args.json, &found.report, || found.report.to_string())?;
     Ok(exit_code(found.is_whole))
+}
+
+fn watch(args: &Args) -> Result<ExitCode> {
+    let mut plan = plan(args);
+    let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
+    let namespaces = args.namespaces.open()?;
+    let mut observer = Watcher {
+        json: args.json,
+        started: |_| Some("measuring connections".to_owned()),
+        subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
+        names_all: false,
+    };
+    let attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
+    let confined = attached.keep_rights();
+    let in_any = namespaces.is_empty() || observer.subject.is_some() || args.pid.is_some();
+    let numbers = || namespaces.iter().map(|one| one.identity().1 as u32).collect::<HashSet<u32>>();
+    let chosen =
+        Chosen { namespaces: (!in_any).then(numbers), of_processes: observer.subject.is_some() || args.pid.is_some() };
+    let mut live = Live::begin(confined.attached(), chosen)?;
+    let (summary, ended) = confined.run(&mut live, &mut observer)?;
+    let report = live.into_report(&summary.total)?;
+    let status = end_command(observer.subject);
+    json::print_as(args.json, &report, || report.to_string())?;
+    match ended {
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => Ok(ExitCode::from(status)),
+        Ended::Output(error) => Err(error),
+        other => Err(Error::failed("cannot continue to measure connections", other)),
+    }
+}
+
+/// Returns the plan of a capture at drops in all namespaces, whose packets explain losses.
+fn plan(args: &Args) -> CapturePlan {
+    let drops = Drops { no_losses: true, stack: true, droppers: true, ..Drops::default() };
+    let options = CaptureOptions {
+        process: Some(ProcessPlan { process: args.pid, ..ProcessPlan::default() }),
+        ..watching_drops(drops, &[], args.duration)
+    };
+    CapturePlan::new(Sources::default(), options)
 }

@@ -2,7 +2,7 @@
 //! counters show.
 
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use trawl_sys::{Error, Result, clock};
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
 use crate::capture::progress::end_command;
 use crate::program_args::refuse_options;
-use crate::read::{looks_like_a_file, split_files};
+use crate::read::existing_files;
 use crate::{exit_code, json, terminal, units};
 
 /// Shows lost packets: the reason, the location, and how to fix it
@@ -91,6 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
         subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
+        names_all: args.subject.words.is_empty(),
     };
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
     let recording = args.record.as_deref();
@@ -124,14 +125,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to look for drops", other)),
     }
-}
-
-/// Splits the files at the beginning from the expression after them.
-fn existing_files(words: &[String]) -> (&[String], &[String]) {
-    let (files, rest) = split_files(words);
-    // No expression begins with such a word: it is a missing file.
-    let is_file = |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
-    if files.first().is_some_and(is_file) { (files, rest) } else { (&[], words) }
 }
 
 fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
@@ -202,6 +195,8 @@ pub(crate) struct Watcher {
     /// The message for a point that was attached.
     pub(crate) started: fn(&Point) -> Option<String>,
     pub(crate) subject: Option<Subject>,
+    /// The process of each packet is wanted.
+    pub(crate) names_all: bool,
 }
 
 impl Observer for Watcher {
@@ -213,7 +208,7 @@ impl Observer for Watcher {
 
     fn event(&mut self, event: &Event) {
         // Packets of other flows than the command's are no loss to it.
-        if self.subject.is_some() && matches!(event, Event::ProcessesUnknown { .. }) {
+        if !self.names_all && matches!(event, Event::ProcessesUnknown { .. }) {
             return;
         }
         let text = event.to_string();

@@ -1,3 +1,4 @@
 //! Why connections are slow.
 
 pub mod file;
+pub mod live;

@@ -5,7 +5,7 @@ mod blame;
 mod bridge;
 mod command;
 pub mod counted;
-mod culprits;
+pub(crate) mod culprits;
 mod noted;
 pub mod notice;
 pub mod record;

@@ -180,6 +180,12 @@ impl Drops {
         others.into_iter().filter(|one| has_arrived(one)).count() > joined.len()
     }
 
+    /// Returns the cause of a segment's drop by a rule at this time.
+    pub fn filtered_at(&self, direction: Direction, time_ns: u64) -> Option<u32> {
+        let is_it = |one: &&Segment| one.is_filtered && one.time_ns.abs_diff(time_ns) <= RESET_NS;
+        self.flows.get(&direction)?.iter().rev().find(is_it).map(|one| one.cause)
+    }
+
     /// Returns the cause of a segment's drop by a rule, if a reset with these numbers answers it.
     pub fn answered_by_reset(&self, direction: Direction, seq: u32, ack: u32, time_ns: u64) -> Option<u32> {
         let is_answered = |one: &Segment| one.ack.map_or(one.to == ack, |expected| expected == seq);

@@ -17,8 +17,7 @@ impl fmt::Debug for Histogram {
 
 impl Histogram {
     pub fn add(&mut self, ns: u64) {
-        let bucket = (u64::BITS - (ns / 1000).leading_zeros()) as usize;
-        self.0[bucket.min(BUCKETS - 1)] += 1;
+        self.0[bucket(ns)] += 1;
     }
 
     /// Returns the histogram of a source whose first bucket has all durations below two to the power of `first_bits`
@@ -31,6 +30,12 @@ impl Histogram {
 
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
+    }
+
+    /// Returns the median. The mean of the values replaces it if both are in one bucket.
+    pub fn median_near(&self, mean_ns: u64) -> Option<u64> {
+        let median_ns = self.median_ns()?;
+        Some(if bucket(mean_ns) == bucket(median_ns) { mean_ns } else { median_ns })
     }
 
     /// Returns the median, with the values of a bucket spread evenly; `None` without values.
@@ -47,6 +52,11 @@ impl Histogram {
         }
         None
     }
+}
+
+fn bucket(ns: u64) -> usize {
+    let bits = u64::BITS - (ns / 1000).leading_zeros();
+    (bits as usize).min(BUCKETS - 1)
 }
 
 #[cfg(test)]
@@ -70,6 +80,7 @@ mod tests {
     fn buckets_of_other_sources_keep_their_limits() {
         let coarse = Histogram::from_buckets(7, [0, 0, 9]);
         assert!(coarse.median_ns().is_some_and(|ns| (256_000..512_000).contains(&ns)), "{coarse:?}");
+        assert_eq!((coarse.median_near(300_000), coarse.median_near(600_000)), (Some(300_000), coarse.median_ns()));
         assert_eq!(Histogram::from_buckets(7, [1; 40]).count(), 19);
     }
 

@@ -9,5 +9,6 @@ mod options;
 pub mod packets;
 pub mod report;
 pub mod socket;
+pub mod sockets;
 mod tcp;
 pub mod verdict;

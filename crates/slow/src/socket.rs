@@ -257,7 +257,8 @@ fn answers(of: &Socket) -> Option<Verdict> {
         Side::Client => of.shortest_ns.unwrap_or(0),
         Side::Server => 0,
     };
-    let (answers, median_ns) = (of.turns, of.turn_times.median_ns()?.saturating_sub(path_ns));
+    let answers = of.turns;
+    let median_ns = of.turn_times.median_near(of.turns_ns / answers.max(1))?.saturating_sub(path_ns);
     let share = of.share(of.turns_ns.saturating_sub(answers * path_ns));
     if !judge::is_slow_answer(answers, median_ns, share) {
         return None;

@@ -159,17 +159,18 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn count(&mut self, packet: &PacketView<'_>, no_losses_too: bool) {
+    /// Counts a packet, and returns the row of its drop, if it was lost.
+    pub fn count(&mut self, packet: &PacketView<'_>, no_losses_too: bool) -> Option<DropKey> {
         let Some(drop) = packet.drop() else {
             self.others += 1;
-            return;
+            return None;
         };
         if !drop.no_loss.is_loss() && !no_losses_too {
             let reason = drop.reason.to_owned();
             *self.no_losses.entry(reason.clone()).or_default() += 1;
             let netns = drop.netns.map(str::to_owned);
             *self.no_losses_in.entry((reason, netns)).or_default() += 1;
-            return;
+            return None;
         }
         let decoded = summary(packet.link_type, packet.captured);
         let is_received = is_for_socket(&drop, &decoded);
@@ -214,6 +215,7 @@ impl Tally {
         if row.flows.len() < FLOWS || row.flows.contains_key(&flow) {
             *row.flows.entry(flow).or_default() += 1;
         }
+        Some(row_key)
     }
 
     /// Returns the number of packets in all rows.

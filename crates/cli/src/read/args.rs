@@ -312,8 +312,16 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
+/// Splits the files at the beginning from the expression after them.
+pub(crate) fn existing_files(words: &[String]) -> (&[String], &[String]) {
+    let (files, rest) = split_files(words);
+    // No expression begins with such a word: it is a missing file.
+    let is_file = |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
+    if files.first().is_some_and(is_file) { (files, rest) } else { (&[], words) }
+}
+
 /// Returns true for a word that is a file's name, and no part of an expression.
-pub(crate) fn looks_like_a_file(word: &str) -> bool {
+fn looks_like_a_file(word: &str) -> bool {
     const ENDINGS: [&str; 9] = [".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4"];
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
 }

@@ -1,0 +1,474 @@
+//! Verdicts about the connections of this host, from the measures of its sockets and the packets that it drops.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use trawl_bpf::layout::process::OWNER_WANTED;
+use trawl_bpf::layout::slow::{
+    SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_RESET_BY_PEER, SLOW_RESET_EARLY,
+    SLOW_RESET_HERE, SlowEnds, SlowRow, SlowSegment,
+};
+use trawl_bpf::slow_watch::{Event, SlowWatch};
+use trawl_capture::process::Processes;
+use trawl_capture::session::Attached;
+use trawl_packet::build::flags;
+use trawl_packet::walk::walk;
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Blocks, Pressure, UNWATCHED, WriteOutcome, Writer};
+use trawl_slow::drops::{Direction, Dropped, Drops, Repetition};
+use trawl_slow::histogram::Histogram;
+use trawl_slow::judge::judge_names;
+use trawl_slow::measures::{Questions, Side};
+use trawl_slow::socket::{Closed, Queues, Received, Sent, Socket, SocketReset, Stage, judge};
+use trawl_slow::sockets::{Findings, Owner, SocketReport};
+use trawl_slow::verdict::{Cause, Verdict};
+use trawl_source::packets_of;
+use trawl_sys::{Error, Result, clock};
+use trawl_view::record::{PacketView, RingPackets};
+use trawl_view::why::{DropKey, Tally};
+
+use crate::why::culprits::Culprits;
+
+/// Interval of looks: a listening socket's queue may be full for a moment only.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of sockets, and of segments that were repeated or missing.
+const MOST_SOCKETS: usize = 65_536;
+const MOST_SEGMENTS: usize = 262_144;
+/// Time for an answer of a name server.
+const ANSWER_NS: u64 = 2_500_000_000;
+const MICROSECOND: u64 = 1000;
+/// Frequencies of the kernel's clock.
+const FREQUENCIES: [u64; 4] = [100, 250, 300, 1000];
+const USUAL_FREQUENCY: u64 = 250;
+/// The reason of drops by rules.
+const NETFILTER: &str = "NETFILTER_DROP";
+/// States of TCP.
+const SYN_SENT: u32 = 2;
+const LISTENING: u32 = 10;
+
+/// The connections that are judged.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// Network namespaces, by number; `None`: all.
+    pub namespaces: Option<HashSet<u32>>,
+    /// Only the processes that the capture selects.
+    pub of_processes: bool,
+}
+
+/// The ends of a socket's connection, and its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Ends {
+    local: SocketAddr,
+    remote: SocketAddr,
+    netns: u32,
+}
+
+/// The rows of dropped packets, by number.
+#[derive(Debug, Default)]
+struct Causes {
+    keys: Vec<DropKey>,
+    numbers: HashMap<DropKey, u32>,
+}
+
+impl Causes {
+    fn number(&mut self, key: DropKey) -> u32 {
+        let next = self.keys.len() as u32;
+        let number = *self.numbers.entry(key.clone()).or_insert(next);
+        if number == next {
+            self.keys.push(key);
+        }
+        number
+    }
+}
+
+/// A running search for the causes of delay.
+pub struct Live {
+    watch: SlowWatch,
+    processes: Rc<Processes>,
+    packets: RingPackets,
+    tally: Tally,
+    culprits: Culprits,
+    drops: Drops,
+    /// The rows of dropped packets by which `drops` numbers causes.
+    causes: Causes,
+    chosen: Chosen,
+    /// The last row of each socket, by its cookie and namespace.
+    rows: HashMap<u64, SlowRow>,
+    /// The longest queues of listening sockets.
+    queues: HashMap<u64, Queues>,
+    segments: HashMap<Ends, Vec<SlowSegment>>,
+    kept: usize,
+    left_out: u64,
+    looked: Instant,
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    pub fn begin(capture: &Attached, chosen: Chosen) -> Result<Self> {
+        let processes = capture.processes().ok_or_else(|| {
+            Error::failed("cannot measure connections", "the processes of sockets are not known")
+                .fix("this requires root, and a kernel with cgroups of version 2")
+        })?;
+        Ok(Self {
+            watch: SlowWatch::attach(&processes.watch)?,
+            processes: Rc::clone(processes),
+            packets: packets_of(capture),
+            tally: Tally::default(),
+            culprits: Culprits::new(true, None),
+            drops: Drops::default(),
+            causes: Causes::default(),
+            chosen,
+            rows: HashMap::new(),
+            queues: HashMap::new(),
+            segments: HashMap::new(),
+            kept: 0,
+            left_out: 0,
+            looked: Instant::now(),
+        })
+    }
+
+    /// Looks at all sockets once more, and judges them.
+    pub fn into_report(mut self, account: &PacketAccount) -> Result<SocketReport> {
+        let before = self.watch.counts()?;
+        self.look()?;
+        let counts = self.watch.counts()?;
+        let hertz = self.frequency(counts.tick, counts.tick_time);
+        let mut findings = Findings::default();
+        let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has(row)).copied().collect();
+        let mut names = HashMap::new();
+        for row in &rows {
+            let mut socket = socket_of(row, hertz);
+            if let Stage::Listening(queues) = &mut socket.stage {
+                *queues = self.queues.get(&row.cookie).copied().unwrap_or(*queues);
+            }
+            let verdicts = judge(&socket);
+            if verdicts.is_empty() {
+                continue;
+            }
+            let owner = names.entry((row.process, row.cgroup)).or_insert_with(|| self.owner(row.process, row.cgroup));
+            let owner = owner.clone();
+            for verdict in verdicts {
+                findings.add(&owner, &socket, self.with_drops(row, &socket, verdict));
+            }
+        }
+        self.judge_names(&mut findings)?;
+        Ok(SocketReport {
+            connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
+            waiting: counts.waiting.saturating_sub(before.waiting),
+            lost_events: counts.lost_events + self.left_out + account.lost_total(),
+            findings: findings.sorted(),
+        })
+    }
+
+    fn owner(&self, process: u32, cgroup: u64) -> Owner {
+        if process == 0 {
+            return Owner::default();
+        }
+        let name = self.processes.name_of(process, (cgroup != 0).then_some(cgroup));
+        Owner { pid: Some(process), process: name.name, container: name.container, pod: name.pod }
+    }
+
+    /// Returns the frequency of the kernel's clock, from the first tick that was seen and the last row.
+    fn frequency(&self, tick: u64, time: u64) -> u64 {
+        let Some(last) = self.rows.values().max_by_key(|row| row.time) else { return USUAL_FREQUENCY };
+        let (ticks, ns) = (last.tick.saturating_sub(tick), last.time.saturating_sub(time).max(1));
+        let measured = ticks * 1_000_000_000 / ns;
+        FREQUENCIES.into_iter().min_by_key(|one| one.abs_diff(measured)).unwrap_or(USUAL_FREQUENCY)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.looked = Instant::now();
+        self.watch.look()?;
+        self.read_events();
+        Ok(())
+    }
+
+    fn read_events(&mut self) {
+        for event in self.watch.events() {
+            match event {
+                Event::Socket(row) => self.note_socket(&row),
+                Event::Segment(segment) => self.note_segment(&segment),
+            }
+        }
+    }
+
+    fn note_socket(&mut self, row: &SlowRow) {
+        if self.rows.len() >= MOST_SOCKETS && !self.rows.contains_key(&row.cookie) {
+            self.left_out += 1;
+            return;
+        }
+        if row.state == LISTENING {
+            let now = queues_of(row);
+            let known = self.queues.entry(row.cookie).or_insert(now);
+            *known =
+                Queues { waiting: known.waiting.max(now.waiting), requests: known.requests.max(now.requests), ..now };
+        }
+        self.rows.insert(row.cookie, *row);
+    }
+
+    fn note_segment(&mut self, segment: &SlowSegment) {
+        if self.kept >= MOST_SEGMENTS {
+            self.left_out += 1;
+            return;
+        }
+        self.kept += 1;
+        self.segments.entry(ends_of(&segment.ends)).or_default().push(*segment);
+    }
+
+    /// Names the drop that explains a loss, a missing answer or a reset, if the kernel here dropped the packets.
+    fn with_drops(&mut self, row: &SlowRow, socket: &Socket, verdict: Verdict) -> Verdict {
+        let of = match verdict.cause {
+            Cause::Loss { of, .. } => of,
+            Cause::NoAnswer { .. } | Cause::LateAnswer { .. } => socket.side,
+            Cause::Refused | Cause::Reset { .. } => return self.with_reset(row, socket, verdict),
+            _ => return verdict,
+        };
+        let ends = ends_of(&row.ends);
+        let is_own = of == socket.side;
+        let direction = match is_own {
+            true => Direction { sender: ends.local, receiver: ends.remote },
+            false => Direction { sender: ends.remote, receiver: ends.local },
+        };
+        let segments = self.segments.get(&ends).map_or(&[][..], Vec::as_slice);
+        let segments: Vec<SlowSegment> =
+            segments.iter().filter(|one| (one.kind as usize == SLOW_MISSING) != is_own).copied().collect();
+        let mut joined: HashMap<(String, u32), u64> = HashMap::new();
+        let offset = clock::wall().saturating_sub(clock::monotonic());
+        for segment in &segments {
+            let repetition = Repetition {
+                from: segment.from,
+                to: segment.to,
+                time_ns: segment.time + offset,
+                since_ns: None,
+                acks: Some((segment.acknowledgement.wrapping_sub(SENT_SINCE), segment.acknowledgement)),
+            };
+            for one in self.drops.find(direction, &repetition) {
+                *joined.entry((one.place.to_owned(), one.cause)).or_default() += 1;
+            }
+        }
+        joined.retain(|(place, _), _| !self.drops.are_copies(direction, place, None));
+        let Some(((_, cause), most)) = joined.iter().max_by_key(|(_, count)| **count) else { return verdict };
+        let (total, repeated) = (joined.values().sum::<u64>().min(segments.len() as u64), segments.len() as u64);
+        if 2 * most < repeated {
+            return verdict;
+        }
+        let drop = self.name_of(*cause);
+        let segments = socket.sent.segments.max(repeated);
+        let segments = if is_own { segments } else { socket.received.segments.max(repeated) };
+        Verdict { cause: Cause::LossHere { of, joined: total, repeated, segments, drop }, ..verdict }
+    }
+
+    fn with_reset(&mut self, row: &SlowRow, socket: &Socket, verdict: Verdict) -> Verdict {
+        let direction = Direction { sender: socket.local, receiver: socket.remote };
+        let offset = clock::wall().saturating_sub(clock::monotonic());
+        match self.drops.filtered_at(direction, row.time + offset) {
+            Some(cause) => Verdict { cause: Cause::ResetHere { drop: self.name_of(cause) }, ..verdict },
+            None => verdict,
+        }
+    }
+
+    /// Returns the reason of a drop, and the rule or another object that dropped the packets.
+    fn name_of(&mut self, cause: u32) -> String {
+        let Some(key) = self.causes.keys.get(cause as usize).cloned() else { return String::new() };
+        let Some(row) = self.tally.rows.get(&key).cloned() else { return key.reason };
+        let blame = self.culprits.of(&key, &row, &self.tally);
+        match blame.lines().next() {
+            Some(line) => format!("{}, {line}", key.reason),
+            None => key.reason,
+        }
+    }
+
+    fn judge_names(&self, findings: &mut Findings) -> Result<()> {
+        let now = clock::monotonic();
+        let mut unanswered: HashMap<(u32, u32, [u32; 4]), u64> = HashMap::new();
+        for (ends, question) in self.watch.questions()? {
+            if now.saturating_sub(question.time) >= ANSWER_NS {
+                *unanswered.entry((question.process, ends.netns, ends.remote)).or_default() += 1;
+            }
+        }
+        for (key, answers) in self.watch.answers()? {
+            if self.chosen.namespaces.as_ref().is_some_and(|chosen| !chosen.contains(&key.netns)) {
+                continue;
+            }
+            let questions = Questions {
+                asked: answers.asked,
+                unanswered: unanswered.get(&(key.process, key.netns, key.server)).copied().unwrap_or(0),
+                answers: Histogram::from_buckets(SLOW_FIRST_BITS, answers.times.map(u64::from)),
+            };
+            for verdict in judge_names(&questions) {
+                findings.add_names(&self.owner(key.process, 0), key.netns, address(key.server), verdict);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a peer may have acknowledged since it sent a segment.
+const SENT_SINCE: u32 = 1 << 20;
+
+impl Chosen {
+    fn has(&self, row: &SlowRow) -> bool {
+        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains(&row.ends.netns))
+            && (!self.of_processes || row.owner_flags & OWNER_WANTED as u32 != 0)
+    }
+}
+
+/// Adds a lost packet to the dropped segments, if it is one.
+fn note_drop(packet: &PacketView<'_>, key: DropKey, drops: &mut Drops, causes: &mut Causes) {
+    let headers = walk(packet.link_type, packet.captured);
+    let (Some(ip), Some((from, to)), Some(tcp)) = (headers.ip, headers.ports, headers.tcp) else { return };
+    let has = |flag: u8| tcp.flags & flag != 0;
+    let marks = u32::from(has(flags::SYN)) + u32::from(has(flags::FIN));
+    let is_filtered = key.reason == NETFILTER;
+    let place = key.netns.clone().unwrap_or_default();
+    drops.add(&Dropped {
+        direction: Direction { sender: SocketAddr::new(ip.src, from), receiver: SocketAddr::new(ip.dst, to) },
+        seq: tcp.seq,
+        length: u32::try_from(headers.payload_len).unwrap_or(u32::MAX).saturating_add(marks),
+        ack: has(flags::ACK).then_some(tcp.ack),
+        time_ns: packet.timestamp_ns,
+        place: &place,
+        cause: causes.number(key),
+        is_filtered,
+    });
+}
+
+fn address(words: [u32; 4]) -> IpAddr {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&from.to_ne_bytes());
+    }
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+fn ends_of(ends: &SlowEnds) -> Ends {
+    let of = |words, port: u32| SocketAddr::new(address(words), port as u16);
+    Ends { local: of(ends.local, ends.local_port), remote: of(ends.remote, ends.remote_port), netns: ends.netns }
+}
+
+fn queues_of(row: &SlowRow) -> Queues {
+    Queues {
+        dropped: u64::from(row.dropped.wrapping_sub(row.measures.first_segments)),
+        waiting: row.backlog.into(),
+        requests: row.requests.into(),
+        limit: row.backlog_limit.into(),
+    }
+}
+
+/// Returns the kernel's measures of a socket. `hertz` is the frequency of its clock.
+fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
+    let Ends { local, remote, netns } = ends_of(&row.ends);
+    let measures = &row.measures;
+    let has = |flag: usize| usize::from(measures.flags) & flag != 0;
+    let is_over = row.kind as usize == SLOW_CLOSED;
+    let ticks = |count: u32| u64::from(count) * 1_000_000_000 / hertz;
+    let stage = match row.state {
+        SYN_SENT if is_over => Stage::Failed { error: row.error },
+        SYN_SENT => Stage::Connecting,
+        LISTENING => Stage::Listening(queues_of(row)),
+        _ => Stage::Open,
+    };
+    let window = |times: u16, before: u32, now: u32| Closed {
+        times: u64::from(times) + u64::from(now > 0),
+        ns: ticks(before) + ticks(now),
+        is_now: now > 0,
+    };
+    let times =
+        |buckets: &[u8]| Histogram::from_buckets(SLOW_FIRST_BITS, buckets.iter().map(|count| u64::from(*count)));
+    let low = |now: u32, first: u16| u64::from((now as u16).wrapping_sub(first));
+    Socket {
+        local,
+        remote,
+        netns,
+        process: row.process,
+        side: if has(SLOW_CLIENT) { Side::Client } else { Side::Server },
+        span_ns: row.time.saturating_sub(measures.begun),
+        stage,
+        retries: u64::from(measures.retries).max(if row.state == SYN_SENT { row.retries.into() } else { 0 }),
+        handshake_ns: (measures.handshake_us > 0).then_some(u64::from(measures.handshake_us) * MICROSECOND),
+        reset: (has(SLOW_RESET_BY_PEER) || has(SLOW_RESET_HERE)).then_some(SocketReset {
+            by_peer: has(SLOW_RESET_BY_PEER),
+            is_foreign: has(SLOW_RESET_BY_PEER)
+                && measures.ttl != 0
+                && measures.reset_ttl != 0
+                && measures.ttl != measures.reset_ttl,
+            is_early: has(SLOW_RESET_EARLY),
+        }),
+        sent: Sent {
+            segments: u64::from(row.segments.wrapping_sub(measures.first_segments)),
+            fast: measures.fast.into(),
+            timeouts: measures.timeouts.into(),
+            probes: measures.probes.into(),
+            needless: low(row.needless, measures.first_needless),
+            late: low(row.reordered, measures.first_reordered),
+            large_timeouts: measures.large_timeouts.into(),
+            size: row.mss,
+            has_passed_large: row.acknowledged > u64::from(row.delivered) * u64::from(row.mss) / 2
+                && row.acknowledged > u64::from(row.mss),
+        },
+        received: Received {
+            segments: u64::from(row.received.wrapping_sub(measures.first_received)),
+            lost: measures.lost.into(),
+            late: measures.late.into(),
+            needless: measures.duplicates.into(),
+        },
+        closed_by_peer: window(measures.closures_out, measures.closed_out, row.closed_out),
+        closed_here: window(measures.closures_in, measures.closed_in, row.closed_in),
+        acknowledgements: measures.acks.into(),
+        full: measures.full.into(),
+        has_fixed_buffer: has(SLOW_FIXED_BUFFER),
+        shortest_ns: (row.shortest_us != 0 && row.shortest_us != u32::MAX)
+            .then_some(u64::from(row.shortest_us) * MICROSECOND),
+        round_trips: times(&measures.round_trips),
+        queue: times(&measures.queue),
+        turn_times: times(&measures.turn_times),
+        turns: measures.turns.into(),
+        turns_ns: u64::from(measures.turns_us) * MICROSECOND,
+        waiting_ns: u64::from(measures.waiting_us) * MICROSECOND,
+        throttled_ns: u64::from(measures.throttled_us) * MICROSECOND,
+    }
+}
+
+impl Writer for Live {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let (tally, drops, causes) = (&mut self.tally, &mut self.drops, &mut self.causes);
+        self.packets.each(blocks.bytes(), |packet, _| {
+            if let Some(key) = tally.count(packet, false) {
+                note_drop(packet, key, drops, causes);
+            }
+        });
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        for key in self.tally.rows.keys() {
+            self.culprits.read_counters(key);
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.look()?;
+        } else {
+            self.read_events();
+        }
+        Ok(Pressure::Idle)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.looked + LOOK_EVERY)
+    }
+
+    fn delay(&self) -> Duration {
+        UNWATCHED
+    }
+
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
+    }
+}

@@ -1,0 +1,220 @@
+//! The verdicts about the sockets of a host: a row for each cause, process and peer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+use trawl_view::columns;
+use trawl_view::table;
+use trawl_view::text::count;
+
+use crate::measures::Side;
+use crate::socket::{Socket, Stage};
+use crate::verdict::{Cause, Verdict};
+
+/// The process of a socket, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Owner {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+}
+
+/// Verdicts of one cause about the connections of a process with a peer.
+#[derive(Clone, Debug, Serialize)]
+pub struct SocketFinding {
+    pub who: String,
+    pub peer: String,
+    pub connections: u64,
+    /// This host's end of the connections; absent for a listening socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
+    /// The ends of the connection of which the cause explains most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<SocketAddr>,
+    pub netns: u32,
+    #[serde(flatten)]
+    pub owner: Owner,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub why: String,
+    pub evidence: String,
+    pub fix: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SocketReport {
+    pub connections: u64,
+    /// Connections that wait for data of their processes.
+    pub waiting: u64,
+    /// Events that found no room. Without them, a cause may be missing, and the place of a loss is not known.
+    pub lost_events: u64,
+    pub findings: Vec<SocketFinding>,
+}
+
+/// The verdicts so far.
+#[derive(Debug, Default)]
+pub struct Findings(BTreeMap<Key, SocketFinding>);
+
+/// The owner, the namespace, the peer, the cause, and the side to look at.
+type Key = (Owner, u32, String, String, Option<Side>);
+
+impl Findings {
+    /// Adds a verdict about a socket.
+    pub fn add(&mut self, owner: &Owner, socket: &Socket, verdict: Verdict) {
+        let is_listening = matches!(socket.stage, Stage::Listening(_));
+        let side = (!is_listening).then_some(socket.side);
+        let peer = match side {
+            None => "-".to_owned(),
+            Some(Side::Client) => socket.remote.to_string(),
+            Some(Side::Server) => socket.remote.ip().to_string(),
+        };
+        let who = if is_listening { format!("{} {}", named(owner), listening_at(socket.local)) } else { named(owner) };
+        let (why, evidence) = (why(&verdict.cause, side), evidence(&verdict.cause, side));
+        self.put(SocketFinding {
+            who,
+            peer,
+            connections: 1,
+            side,
+            local: Some(socket.local),
+            remote: side.map(|_| socket.remote),
+            netns: socket.netns,
+            owner: owner.clone(),
+            fix: verdict.cause.fix(),
+            why,
+            evidence,
+            verdict,
+        });
+    }
+
+    /// Adds a verdict about the answers of a name server to a process.
+    pub fn add_names(&mut self, owner: &Owner, netns: u32, server: IpAddr, verdict: Verdict) {
+        self.put(SocketFinding {
+            who: named(owner),
+            peer: server.to_string(),
+            connections: 1,
+            side: Some(Side::Client),
+            local: None,
+            remote: None,
+            netns,
+            owner: owner.clone(),
+            fix: verdict.cause.fix(),
+            why: verdict.cause.why().into_owned(),
+            evidence: verdict.cause.to_string(),
+            verdict,
+        });
+    }
+
+    fn put(&mut self, finding: SocketFinding) {
+        let key = (
+            finding.owner.clone(),
+            finding.netns,
+            format!("{} {}", finding.who, finding.peer),
+            finding.why.clone(),
+            finding.verdict.cause.at(),
+        );
+        let Some(known) = self.0.get_mut(&key) else {
+            self.0.insert(key, finding);
+            return;
+        };
+        let connections = known.connections + finding.connections;
+        if finding.verdict.share > known.verdict.share {
+            *known = finding;
+        }
+        known.connections = connections;
+    }
+
+    /// Returns the findings, the most important first.
+    pub fn sorted(self) -> Vec<SocketFinding> {
+        let mut findings: Vec<SocketFinding> = self.0.into_values().collect();
+        let weight = |one: &SocketFinding| one.verdict.share.unwrap_or(1.0) * one.connections as f64;
+        findings.sort_by(|a, b| {
+            let by_level = b.verdict.level.cmp(&a.verdict.level);
+            by_level.then(weight(b).total_cmp(&weight(a)))
+        });
+        findings
+    }
+}
+
+/// Returns the name and number of a process, and its container.
+fn named(owner: &Owner) -> String {
+    let name = match (&owner.process, owner.pid) {
+        (Some(name), Some(pid)) => format!("{name}[{pid}]"),
+        (None, Some(pid)) => format!("[{pid}]"),
+        _ => return "-".to_owned(),
+    };
+    match &owner.container {
+        Some(container) => format!("{name} {container}"),
+        None => name,
+    }
+}
+
+fn listening_at(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("*:{}", address.port()),
+        false => address.to_string(),
+    }
+}
+
+/// Returns the cause in a few words, as the end of this host sees it.
+fn why(cause: &Cause, side: Option<Side>) -> String {
+    match cause.at() {
+        Some(at) if side == Some(at.other()) => format!("peer {}", cause.why()),
+        _ => cause.why().into_owned(),
+    }
+}
+
+/// Returns the evidence. One host alone does not know why the peer is slow.
+fn evidence(cause: &Cause, side: Option<Side>) -> String {
+    match cause {
+        Cause::SlowAnswer { by, .. } if side == Some(by.other()) => format!("{cause}, by its code or its CPUs"),
+        _ => cause.to_string(),
+    }
+}
+
+impl SocketFinding {
+    fn peer_and_count(&self) -> String {
+        match self.connections {
+            0 | 1 => self.peer.clone(),
+            connections => format!("{} ×{connections}", self.peer),
+        }
+    }
+
+    fn share_text(&self) -> String {
+        self.verdict.share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+    }
+}
+
+impl fmt::Display for SocketReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.findings.is_empty() {
+            let columns = columns![row: SocketFinding;
+                "WHO" -8 row.who, "PEER" -8 row.peer_and_count(), "WHY" -8 row.why, "SHARE" 5 row.share_text()];
+            let table = table::text(&columns, self.findings.iter());
+            let mut lines = table.lines();
+            lines.next().map_or(Ok(()), |titles| writeln!(f, "{titles}"))?;
+            for (line, finding) in lines.zip(self.findings.iter()) {
+                writeln!(f, "{line}\n  {}; {}", finding.evidence, finding.fix)?;
+            }
+        }
+        let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
+        let waiting = match self.waiting {
+            0 => String::new(),
+            waiting => format!("; {waiting} wait for data of their processes"),
+        };
+        writeln!(
+            f,
+            "{}, {} lost{waiting}{nothing}",
+            count(self.connections, "connection"),
+            count(self.lost_events, "event")
+        )
+    }
+}
