@@ -2,7 +2,7 @@
 //! compares medians, because one stall would spoil a mean.
 
 use crate::histogram::Histogram;
-use crate::measures::{Connection, Half, Questions, Side};
+use crate::measures::{Connection, Half, Handshake, HereDrop, Questions, Side};
 use crate::verdict::{Cause, Level, Verdict};
 
 const MS: u64 = 1_000_000;
@@ -72,10 +72,28 @@ pub(crate) fn sort(verdicts: &mut [Verdict]) {
 }
 
 fn handshake(of: &Connection) -> Option<Verdict> {
-    let requests = of.handshake.requests;
     if of.handshake.is_refused {
-        return Some(verdict(Cause::Refused, Level::Certain, None));
+        return of.here.reset.is_none().then(|| verdict(Cause::Refused, Level::Certain, None));
     }
+    let is_dropped = |side| greetings_dropped_here(of, side);
+    is_dropped(Side::Client).or_else(|| is_dropped(Side::Server)).or_else(|| unexplained_handshake(of))
+}
+
+/// Returns the loss of requests for the connection, or of answers to them, by this host.
+fn greetings_dropped_here(of: &Connection, side: Side) -> Option<Verdict> {
+    let Handshake { requests, answers, answered_ns, is_complete, .. } = of.handshake;
+    let (segments, has_passed) = match side {
+        Side::Client => (requests, answered_ns.is_some()),
+        Side::Server => (answers, is_complete),
+    };
+    let lost = segments.saturating_sub(u64::from(has_passed));
+    let here = of.here.greetings[side as usize].as_ref().filter(|_| segments > 1);
+    let share = answered_ns.filter(|_| side == Side::Client).map(|ns| share(ns, of));
+    Some(verdict(loss_here(side, here?, lost, segments)?, Level::Certain, share))
+}
+
+fn unexplained_handshake(of: &Connection) -> Option<Verdict> {
+    let requests = of.handshake.requests;
     match of.handshake.answered_ns {
         None if requests > 1 && !of.handshake.is_complete => {
             Some(verdict(Cause::NoAnswer { requests }, Level::Likely, None))
@@ -89,11 +107,27 @@ fn handshake(of: &Connection) -> Option<Verdict> {
 
 /// Returns what happens to a side's segments on the way.
 fn path(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
-    large_segments(side, half).or_else(|| reordering(side, half)).or_else(|| loss(of, side, half))
+    let loss = loss(of, side, half);
+    match loss {
+        Some(Verdict { cause: Cause::LossHere { .. }, .. }) => loss,
+        _ => large_segments(side, half).or_else(|| reordering(side, half)).or(loss),
+    }
 }
 
 pub(crate) fn is_frequent(events: u64, segments: u64) -> bool {
     events >= EVENTS && events as f64 >= EVENTS_PART * segments as f64
+}
+
+/// Returns the loss by drops of this host, if they explain at least half of the repetitions.
+fn loss_here(of: Side, here: &HereDrop, repeated: u64, segments: u64) -> Option<Cause> {
+    let joined = here.joined.min(repeated);
+    (joined > 0 && 2 * joined >= repeated).then(|| Cause::LossHere {
+        of,
+        joined,
+        repeated,
+        segments,
+        drop: here.drop.clone(),
+    })
 }
 
 fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
@@ -101,12 +135,16 @@ fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
     let repeated = half.repeated.saturating_sub(half.needless);
     let share = share(half.missing_ns, of);
     let is_stalled = timeouts > 0 && share >= STALLED;
-    (is_frequent(repeated, segments) || (repeated > 0 && is_stalled)).then(|| {
-        verdict(
-            Cause::Loss { of: side, repeated, segments, lost_before: Some(lost_before), timeouts },
-            Level::Likely,
-            share,
-        )
+    if !is_frequent(repeated, segments) && (repeated == 0 || !is_stalled) {
+        return None;
+    }
+    let here = of.here.data[side as usize].as_ref().and_then(|here| loss_here(side, here, repeated, segments));
+    Some(match here {
+        Some(cause) => verdict(cause, Level::Certain, share),
+        None => {
+            let lost_before = Some(lost_before);
+            verdict(Cause::Loss { of: side, repeated, segments, lost_before, timeouts }, Level::Likely, share)
+        }
     })
 }
 
@@ -176,6 +214,9 @@ fn distance(of: &Connection) -> Option<Verdict> {
 
 /// A client that resets a connection has had enough of it.
 fn reset(of: &Connection) -> Option<Verdict> {
+    if let Some(drop) = &of.here.reset {
+        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
+    }
     let reset = of.reset.filter(|reset| reset.is_foreign || (reset.is_early && reset.by == Side::Server))?;
     Some(verdict(Cause::Reset { by: reset.by, is_foreign: reset.is_foreign }, Level::Likely, None))
 }
@@ -197,7 +238,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::measures::{Handshake, Reset};
+    use crate::measures::{Here, Reset};
 
     fn connection(span_ms: u64) -> Connection {
         let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
@@ -208,6 +249,8 @@ mod tests {
             handshake: Handshake { requests: 1, answered_ns: Some(MS), is_complete: true, ..Handshake::default() },
             reset: None,
             halves: Default::default(),
+            here: Here::default(),
+            processes: [None, None],
         }
     }
 
@@ -243,6 +286,29 @@ mod tests {
         let lost = |lost_before| causes(1000, |half| (half.repeated, half.lost_before) = (10, lost_before));
         assert_eq!(lost(10), ["loss before this place"]);
         assert_eq!(lost(4), ["loss on the path"]);
+    }
+
+    fn here(joined: u64) -> Option<HereDrop> {
+        Some(HereDrop { joined, drop: "NETFILTER_DROP at input in web".to_owned() })
+    }
+
+    #[test]
+    fn drops_are_the_cause_if_most_repetitions_follow_one() {
+        let found = |repeated, joined| {
+            let mut one = connection(1000);
+            let segments = 1000;
+            // Large segments alone were lost, and none of them passes.
+            one.halves[1] = Half { segments, repeated, full_size_timeouts: 3, largest: 1448, ..Half::default() };
+            one.here.data[1] = here(joined);
+            let verdicts = judge(&one);
+            (verdicts[0].cause.why().into_owned(), verdicts[0].cause.to_string(), verdicts.len())
+        };
+        let (why, evidence, count) = found(42, 42);
+        assert_eq!(why, "loss here: NETFILTER_DROP at input in web");
+        assert_eq!((evidence.as_str(), count), ("4.20 %, 42 of 42 joined", 1));
+        assert_eq!(found(42, 21).1, "4.20 %, 21 of 42 joined");
+        assert_eq!(found(42, 50).1, "4.20 %, 42 of 42 joined", "two places dropped the same segment");
+        assert_eq!(found(42, 20).0, "large packets vanish (MTU)");
     }
 
     #[test]
@@ -320,6 +386,23 @@ mod tests {
         assert_eq!(found(asked(3, None), None), ["does not answer"]);
         assert_eq!(found(asked(2, Some(1000)), None), ["accepts connections late"]);
         assert_eq!(found(Handshake { is_refused: true, ..asked(1, None) }, None), ["refuses connections"]);
+        let dropped = |handshake, side: Side, joined| {
+            let mut one = Connection { handshake, ..connection(2000) };
+            one.here.greetings[side as usize] = here(joined);
+            judge(&one).iter().map(|verdict| verdict.cause.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(dropped(asked(3, None), Side::Client, 3), ["100.00 %, 3 of 3 joined"]);
+        assert_eq!(dropped(asked(3, None), Side::Client, 1), ["3 requests"]);
+        assert_eq!(dropped(asked(2, Some(1000)), Side::Client, 1), ["50.00 %, 1 of 1 joined"]);
+        assert_eq!(dropped(asked(1, None), Side::Client, 1), [""; 0], "the capture may have ended");
+        let answers = Handshake { answers: 3, is_complete: false, ..asked(3, Some(1)) };
+        assert_eq!(dropped(answers, Side::Server, 3), ["100.00 %, 3 of 3 joined"]);
+        for handshake in [Handshake { is_refused: true, ..asked(1, None) }, asked(1, Some(1))] {
+            let mut one = Connection { handshake, ..connection(2000) };
+            one.here.reset = Some("NETFILTER_DROP at input".to_owned());
+            let found: Vec<_> = judge(&one).iter().map(|verdict| verdict.cause.why()).collect();
+            assert_eq!(found, ["reset by a rule here: NETFILTER_DROP at input"]);
+        }
         let reset = |by, is_foreign, is_early| Some(Reset { by, is_foreign, is_early });
         assert_eq!(found(asked(1, Some(1)), reset(Side::Server, false, true)), ["resets connections"]);
         assert_eq!(found(asked(1, Some(1)), reset(Side::Server, true, false)), ["reset on the path"]);

@@ -2,7 +2,9 @@
 //! verdicts. Both are pure: they read no clock, use no network and print nothing.
 
 pub mod drops;
+mod flow;
 pub mod histogram;
+mod joins;
 pub mod judge;
 pub mod measures;
 mod options;

@@ -36,6 +36,9 @@ pub struct Connection {
     pub reset: Option<Reset>,
     /// The data that each side has sent, by `Side`.
     pub halves: [Half; 2],
+    pub here: Here,
+    /// The process of each side, by `Side`.
+    pub processes: [Option<Process>; 2],
 }
 
 impl Connection {
@@ -57,10 +60,37 @@ impl Connection {
     }
 }
 
+/// A process of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub id: u32,
+    pub name: String,
+}
+
+/// Drops at this host that explain what happened to a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Here {
+    /// Drops of each side's data, by `Side`.
+    pub data: [Option<HereDrop>; 2],
+    /// Drops of requests for the connection, and of answers to them.
+    pub greetings: [Option<HereDrop>; 2],
+    /// The drop of the packet that a reset answers, by a rule.
+    pub reset: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HereDrop {
+    /// Repetitions that follow a drop.
+    pub joined: u64,
+    /// The reason, place and rule.
+    pub drop: String,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handshake {
-    /// Requests for the connection.
+    /// Requests for the connection, and answers to them.
     pub requests: u64,
+    pub answers: u64,
     /// Time from the first request to the server's answer.
     pub answered_ns: Option<u64>,
     pub is_refused: bool,

@@ -7,15 +7,14 @@ use trawl_packet::build::flags;
 use trawl_packet::net::protocol;
 use trawl_packet::walk::{Headers, Tcp, walk};
 
-use crate::measures::{Connection, Half, Handshake, Questions, Reset, Side};
-use crate::options::Options;
-use crate::tcp::{Acknowledgement, Segment, Standing, Stream};
+use crate::drops::{Direction, Dropped, Drops};
+use crate::flow::{Ended, Flow};
+use crate::joins::Joins;
+use crate::measures::{Connection, Questions};
 
 const DNS_PORT: u16 = 53;
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 1_000_000_000;
-/// Length of a TCP header without options.
-const TCP_HEADER: usize = 20;
 
 /// A packet of a file.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +24,28 @@ pub struct Packet<'a> {
     pub captured: &'a [u8],
     /// Number of the capture point: packets of several points are no repetitions.
     pub place: u32,
+    /// True for a sent packet, false for a received one, if that is known.
+    pub is_sent: Option<bool>,
+    /// Number and name of its process, if that is certain.
+    pub process: Option<(u32, &'a str)>,
+}
+
+/// The end of a packet that the kernel dropped, and lost.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketDrop<'a> {
+    pub netns: &'a str,
+    /// The caller's number of the reason, the function and the rule.
+    pub cause: u32,
+    /// A rule dropped it.
+    pub is_filtered: bool,
 }
 
 /// Measures of all packets so far.
 #[derive(Debug, Default)]
 pub struct Analysis {
     flows: HashMap<(u32, Ends), Flow>,
-    over: Vec<(u32, Connection, u64)>,
+    over: Vec<Ended>,
+    drops: Drops,
     questions: HashMap<(IpAddr, SocketAddr), Questions>,
     /// Times of the questions without an answer yet.
     asked: HashMap<(SocketAddr, SocketAddr, u16), u64>,
@@ -63,6 +77,28 @@ impl Analysis {
         }
     }
 
+    /// Adds a packet that the kernel dropped. It is no packet of the connection at a capture point.
+    pub fn add_drop(&mut self, packet: &Packet<'_>, drop: &PacketDrop<'_>) {
+        let headers = walk(packet.link_type, packet.captured);
+        self.last_ns = self.last_ns.max(packet.time_ns);
+        let (Some(ip), Some((src, dst)), Some(tcp), false) =
+            (headers.ip, headers.ports, headers.tcp, headers.incomplete)
+        else {
+            return;
+        };
+        let marks = u32::from(tcp.flags & flags::SYN != 0) + u32::from(tcp.flags & flags::FIN != 0);
+        self.drops.add(&Dropped {
+            direction: Direction { sender: SocketAddr::new(ip.src, src), receiver: SocketAddr::new(ip.dst, dst) },
+            seq: tcp.seq,
+            length: u32::try_from(headers.payload_len).unwrap_or(u32::MAX).saturating_add(marks),
+            ack: (tcp.flags & flags::ACK != 0).then_some(tcp.ack),
+            time_ns: packet.time_ns,
+            place: drop.netns,
+            cause: drop.cause,
+            is_filtered: drop.is_filtered,
+        });
+    }
+
     fn tcp(&mut self, packet: &Packet<'_>, headers: &Headers<'_>, tcp: &Tcp, from: SocketAddr, to: SocketAddr) {
         self.packets += 1;
         let key = (packet.place, (from.min(to), from.max(to)));
@@ -73,10 +109,11 @@ impl Analysis {
             && known.is_over
             && let Some(flow) = self.flows.remove(&key)
         {
-            self.over.push(flow.end(packet.place, packet.time_ns));
+            self.over.push(flow.end(packet.place, packet.time_ns, &mut self.drops));
         }
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(from, to, tcp.flags, packet.time_ns));
         flow.packet(packet, headers, tcp, from);
+        flow.join(&mut self.drops, Joins::is_full);
     }
 
     /// Adds a message to or from a name server.
@@ -102,21 +139,34 @@ impl Analysis {
         self.packets
     }
 
+    /// Returns the number of dropped segments that could not be kept.
+    pub fn drops_left_out(&self) -> u64 {
+        self.drops.left_out()
+    }
+
     /// Returns the connections, each as the place shows it that has most of its packets, and the questions for names.
-    pub fn end(mut self) -> (Vec<Connection>, Vec<Asked>) {
-        let flows = self.flows.into_iter().map(|((place, _), flow)| flow.end(place, self.last_ns));
-        self.over.extend(flows);
-        let mut places: HashMap<Ends, (u32, u64)> = HashMap::new();
-        for (place, connection, packets) in &self.over {
-            let seen = places.entry((connection.client, connection.server)).or_insert((*place, *packets));
-            if *packets > seen.1 {
-                *seen = (*place, *packets);
+    /// `name` returns the text of a drop's cause.
+    pub fn end(mut self, name: impl Fn(u32) -> String) -> (Vec<Connection>, Vec<Asked>) {
+        for ((place, _), flow) in self.flows {
+            self.over.push(flow.end(place, self.last_ns, &mut self.drops));
+        }
+        // Connections of two namespaces may have the same addresses, but begin with other numbers.
+        let mut begun: HashMap<Ends, u32> = HashMap::new();
+        for one in &self.over {
+            one.first_seq.map(|seq| begun.entry(one.ends()).or_insert(seq));
+        }
+        let identity = |one: &Ended| (one.ends(), one.first_seq.or_else(|| begun.get(&one.ends()).copied()));
+        let mut places: HashMap<(Ends, Option<u32>), (u32, u64)> = HashMap::new();
+        for one in &self.over {
+            let seen = places.entry(identity(one)).or_insert((one.place, one.packets));
+            if one.packets > seen.1 {
+                *seen = (one.place, one.packets);
             }
         }
-        let is_best =
-            |place: u32, one: &Connection| places.get(&(one.client, one.server)).is_none_or(|best| best.0 == place);
-        let mut connections: Vec<Connection> =
-            self.over.into_iter().filter(|(place, one, _)| is_best(*place, one)).map(|(_, one, _)| one).collect();
+        let is_best = |one: &Ended| places.get(&identity(one)).is_none_or(|best| best.0 == one.place);
+        let best: Vec<bool> = self.over.iter().map(is_best).collect();
+        let shown = self.over.into_iter().zip(best).filter(|(_, is_best)| *is_best);
+        let mut connections: Vec<Connection> = shown.map(|(one, _)| one.named(&name)).collect();
         connections.sort_by_key(|one| (one.server, one.client));
         for ((from, to, _), asked) in self.asked {
             if self.last_ns.saturating_sub(asked) >= ANSWER_NS {
@@ -130,177 +180,10 @@ impl Analysis {
     }
 }
 
-/// A connection at one place.
-#[derive(Debug)]
-struct Flow {
-    client: SocketAddr,
-    server: SocketAddr,
-    begun_ns: u64,
-    last_ns: u64,
-    packets: u64,
-    handshake: Handshake,
-    first_request: Option<u64>,
-    last_answer: Option<u64>,
-    reset: Option<Reset>,
-    /// A side has ended or reset the connection.
-    is_over: bool,
-    /// The sides that have ended it.
-    has_ended: [bool; 2],
-    streams: [Stream; 2],
-    scales: [Option<u8>; 2],
-    /// Times to live of each side's packets.
-    hops: [Option<u8>; 2],
-    /// The side that spoke last, and when.
-    spoke: Option<(Side, u64)>,
-}
-
-impl Flow {
-    /// Begins with a packet. Without a handshake, the server is the side with the lower port.
-    fn new(from: SocketAddr, to: SocketAddr, flags: u8, now: u64) -> Self {
-        let is_syn = flags & flags::SYN != 0;
-        let is_by_client = if is_syn { flags & flags::ACK == 0 } else { from.port() >= to.port() };
-        let (client, server) = if is_by_client { (from, to) } else { (to, from) };
-        Self {
-            client,
-            server,
-            begun_ns: now,
-            last_ns: now,
-            packets: 0,
-            handshake: Handshake::default(),
-            first_request: None,
-            last_answer: None,
-            reset: None,
-            is_over: false,
-            has_ended: [false; 2],
-            streams: Default::default(),
-            scales: [None; 2],
-            hops: [None; 2],
-            spoke: None,
-        }
-    }
-
-    fn packet(&mut self, packet: &Packet<'_>, headers: &Headers<'_>, tcp: &Tcp, from: SocketAddr) {
-        let now = packet.time_ns;
-        self.last_ns = self.last_ns.max(now);
-        self.packets += 1;
-        let side = if from == self.client { Side::Client } else { Side::Server };
-        let options = headers.transport_at.and_then(|at| packet.captured.get(at + TCP_HEADER..headers.payload_at));
-        let options = Options::parse(options.unwrap_or_default());
-        let has = |flag: u8| tcp.flags & flag != 0;
-        if has(flags::RST) {
-            self.is_over = true;
-            return self.was_reset(side, headers.ip.map(|ip| ip.ttl));
-        }
-        self.hops[side as usize] = headers.ip.map(|ip| ip.ttl);
-        if has(flags::SYN) {
-            self.scales[side as usize] = options.scale;
-            return self.greet(has(flags::ACK), now);
-        }
-        if has(flags::ACK) {
-            self.acknowledged(side, tcp, &options, now);
-        }
-        self.is_over |= has(flags::FIN);
-        self.has_ended[side as usize] |= has(flags::FIN);
-        let payload = u32::try_from(headers.payload_len).unwrap_or(u32::MAX);
-        let way = self.streams[side.other() as usize].half.shortest_ns;
-        let timestamp = options.timestamps.map(|(own, _)| own);
-        let segment = Segment { seq: tcp.seq, payload, ends: has(flags::FIN), timestamp };
-        let standing = self.streams[side as usize].segment(&segment, now, way);
-        if payload > 0 {
-            self.speak(side, standing, now);
-        }
-    }
-
-    /// Adds a packet of the handshake.
-    fn greet(&mut self, is_answer: bool, now: u64) {
-        if !is_answer {
-            self.handshake.requests += 1;
-            self.first_request.get_or_insert(now);
-            return;
-        }
-        if self.handshake.answered_ns.is_none()
-            && let Some(first) = self.first_request
-        {
-            self.handshake.answered_ns = Some(now.saturating_sub(first));
-            if self.handshake.requests == 1 {
-                self.streams[Side::Client as usize].round_trip(now.saturating_sub(first));
-            }
-        }
-        self.last_answer = Some(now);
-    }
-
-    fn acknowledged(&mut self, side: Side, tcp: &Tcp, options: &Options, now: u64) {
-        self.handshake.is_complete = true;
-        let other = side.other() as usize;
-        if let Some(answer) = self.last_answer.take()
-            && side == Side::Client
-        {
-            self.streams[other].round_trip(now.saturating_sub(answer));
-        }
-        // Windows are scaled only if both sides offered it; a closed one is closed in any case.
-        let scale = self.scales[0].and(self.scales[1]).and(self.scales[side as usize]).unwrap_or(0);
-        let stream = &mut self.streams[other];
-        let echo = options.timestamps.map(|(_, echo)| echo);
-        let acknowledgement = Acknowledgement { number: tcp.ack, is_duplicate: options.is_duplicate(tcp.ack), echo };
-        stream.acknowledge(&acknowledgement, now);
-        stream.window(u32::from(tcp.window) << scale, now);
-    }
-
-    /// Measures the time until a side's answer: until its first new byte after the other's.
-    fn speak(&mut self, side: Side, standing: Standing, now: u64) {
-        match (self.spoke, standing) {
-            (Some((last, asked)), Standing::New) if last != side => {
-                let way = self.streams[last as usize].half.shortest_ns.unwrap_or(0);
-                let took = now.saturating_sub(asked).saturating_sub(way);
-                let half: &mut Half = &mut self.streams[side as usize].half;
-                half.answers.add(took);
-                half.answers_ns += took;
-            }
-            // A repeated question is asked anew.
-            (Some((last, _)), Standing::Repeated) if last == side => {}
-            (_, Standing::New) => {}
-            _ => return,
-        }
-        self.spoke = Some((side, now));
-    }
-
-    /// Notes a reset. A side that has ended the connection refuses what still arrives.
-    fn was_reset(&mut self, by: Side, hops: Option<u8>) {
-        if self.has_ended[by as usize] {
-            return;
-        }
-        if !self.handshake.is_complete && by == Side::Server && self.handshake.requests > 0 {
-            self.handshake.is_refused = true;
-            return;
-        }
-        let other = &self.streams[by.other() as usize];
-        let is_unanswered = self.spoke.is_some_and(|(side, _)| side != by);
-        let known = self.hops[by as usize];
-        self.reset.get_or_insert(Reset {
-            by,
-            is_foreign: known.is_some() && known != hops,
-            is_early: other.has_unacknowledged() || is_unanswered,
-        });
-    }
-
-    /// Returns the place, the measures at the end of the packets, and the number of packets.
-    fn end(self, place: u32, now: u64) -> (u32, Connection, u64) {
-        let now = if self.is_over { self.last_ns } else { now };
-        let connection = Connection {
-            client: self.client,
-            server: self.server,
-            span_ns: self.last_ns - self.begun_ns,
-            handshake: self.handshake,
-            reset: self.reset,
-            halves: self.streams.map(|stream| stream.end(now)),
-        };
-        (place, connection, self.packets)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measures::{HereDrop, Side};
     use trawl_packet::build::{Tcp as Header, Template};
     use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
@@ -312,6 +195,10 @@ mod tests {
     struct File {
         analysis: Analysis,
         place: u32,
+        is_sent: Option<bool>,
+        process: Option<(u32, &'static str)>,
+        /// Packets are dropped in this namespace.
+        dropped_in: Option<&'static str>,
     }
 
     impl File {
@@ -330,8 +217,25 @@ mod tests {
 
         fn frame(&mut self, at_ms: u64, frame: &[u8]) {
             let captured = &frame[..frame.len().min(128)];
-            let packet = Packet { time_ns: at_ms * MS, link_type: LINKTYPE_ETHERNET, captured, place: self.place };
-            self.analysis.add(&packet);
+            let packet = Packet {
+                time_ns: at_ms * MS,
+                link_type: LINKTYPE_ETHERNET,
+                captured,
+                place: self.place,
+                is_sent: self.is_sent,
+                process: self.process,
+            };
+            match &self.dropped_in {
+                Some(netns) => {
+                    let drop = PacketDrop { netns, cause: 5, is_filtered: true };
+                    self.analysis.add_drop(&packet, &drop);
+                }
+                None => self.analysis.add(&packet),
+            }
+        }
+
+        fn end(self) -> (Vec<Connection>, Vec<Asked>) {
+            self.analysis.end(|cause| cause.to_string())
         }
 
         fn greet(&mut self) {
@@ -353,7 +257,7 @@ mod tests {
     fn handshake_measures_both_parts_of_the_way() {
         let mut file = File::default();
         file.greet();
-        let (connections, _) = file.analysis.end();
+        let (connections, _) = file.end();
         let [one] = &connections[..] else { panic!("{connections:?}") };
         assert_eq!((one.client.port(), one.server.port()), (40_000, 80));
         assert_eq!(one.halves.map(|half| half.shortest_ns), [Some(40 * MS), Some(MS)]);
@@ -374,7 +278,7 @@ mod tests {
             let answered = at + if turn == 3 { 740 } else { 340 };
             file.segment(Side::Server, answered, 500 + 5 * turn as u32, seq + 10, flags::ACK, 5);
         }
-        let (connections, _) = file.analysis.end();
+        let (connections, _) = file.end();
         let half = connections[0].half(Side::Server);
         assert_eq!((half.answers.count(), half.answers_ns), (4, 4 * 300 * MS));
         assert_eq!(connections[0].half(Side::Client).answers.count(), 3, "pauses");
@@ -389,7 +293,7 @@ mod tests {
                 file.segment(Side::Client, 100, 100, 500, flags::ACK, 10);
             }
             file.segment(by, 200, if by == Side::Client { 100 } else { 500 }, 0, flags::RST, 0);
-            file.analysis.end().0[0].reset.expect("a reset")
+            file.end().0[0].reset.expect("a reset")
         };
         let early = reset(Side::Server, true);
         assert_eq!((early.by, early.is_early, early.is_foreign), (Side::Server, true, false));
@@ -399,11 +303,11 @@ mod tests {
         file.segment(Side::Server, 100, 500, 100, flags::FIN | flags::ACK, 0);
         file.segment(Side::Client, 110, 100, 501, flags::ACK, 10);
         file.segment(Side::Server, 120, 501, 0, flags::RST, 0);
-        assert!(file.analysis.end().0[0].reset.is_none(), "it had ended");
+        assert!(file.end().0[0].reset.is_none(), "it had ended");
         let mut file = File::default();
         file.segment(Side::Client, 0, 99, 0, flags::SYN, 0);
         file.segment(Side::Server, 1, 0, 100, flags::RST | flags::ACK, 0);
-        assert!(file.analysis.end().0[0].handshake.is_refused);
+        assert!(file.end().0[0].handshake.is_refused);
     }
 
     #[test]
@@ -416,7 +320,7 @@ mod tests {
                 file.segment(Side::Client, 100 + u64::from(number), 100 + 10 * number, 500, flags::ACK, 10);
             }
         }
-        let (connections, _) = file.analysis.end();
+        let (connections, _) = file.end();
         let [one] = &connections[..] else { panic!("{connections:?}") };
         assert_eq!((one.halves[0].segments, one.halves[0].repeated), (6, 0), "the place with most packets");
     }
@@ -428,7 +332,7 @@ mod tests {
             file.greet();
             file.segment(Side::Client, begin + 50, 100, 500, flags::ACK | flags::FIN, 10);
         }
-        assert_eq!(file.analysis.end().0.len(), 2);
+        assert_eq!(file.end().0.len(), 2);
     }
 
     #[test]
@@ -442,9 +346,127 @@ mod tests {
         }
         // The last one may still be answered.
         file.dns(5000, 9, false);
-        let (_, asked) = file.analysis.end();
+        let (_, asked) = file.end();
         let questions = asked[0].questions;
         assert_eq!((questions.asked, questions.unanswered, questions.answers.count()), (5, 1, 3));
         assert!(questions.answers.median_ns().is_some_and(|ns| ns.abs_diff(20 * MS) < 8 * MS));
+    }
+
+    /// Adds segments of the client, of which every fourth is dropped and repeated in order; `base` is the first number.
+    fn lossy(file: &mut File, base: u32, at_ms: u64, dropped_in: Option<&'static str>) {
+        for number in 0..20 {
+            let (at, seq) = (at_ms + 50 * u64::from(number), base + 10 * number);
+            file.segment(Side::Client, at, seq, 500, flags::ACK, 10);
+            if number % 4 == 0 {
+                file.dropped_in = dropped_in;
+                if dropped_in.is_some() {
+                    file.segment(Side::Client, at, seq, 500, flags::ACK, 10);
+                    file.dropped_in = None;
+                }
+                file.segment(Side::Client, at + 20, seq, 500, flags::ACK, 10);
+            }
+            file.segment(Side::Server, at + 25, 500, seq + 10, flags::ACK, 0);
+        }
+    }
+
+    fn here(joined: u64) -> Option<HereDrop> {
+        Some(HereDrop { joined, drop: "5".to_owned() })
+    }
+
+    #[test]
+    fn repetitions_are_joined_with_drops() {
+        let mut file = File::default();
+        file.greet();
+        lossy(&mut file, 100, 100, Some("web"));
+        let (connections, _) = file.end();
+        let one = &connections[0];
+        assert_eq!((one.halves[0].repeated, &one.here.data), (5, &[here(5), None]));
+        assert_eq!((&one.here.greetings, &one.here.reset), (&[None, None], &None));
+    }
+
+    #[test]
+    fn copies_that_a_namespace_drops_are_not_the_cause() {
+        let mut file = File::default();
+        file.greet();
+        for number in 0..20 {
+            file.dropped_in = Some("mirror");
+            file.segment(Side::Client, 100 + 50 * number, 100 + 10 * number as u32, 500, flags::ACK, 10);
+            file.dropped_in = None;
+        }
+        lossy(&mut file, 100, 100, None);
+        let (connections, _) = file.end();
+        assert_eq!((connections[0].halves[0].repeated, &connections[0].here.data), (5, &[None, None]));
+    }
+
+    #[test]
+    fn requests_that_were_dropped_are_joined() {
+        let mut file = File::default();
+        for at in [0, 1000, 3000] {
+            file.segment(Side::Client, at, 99, 0, flags::SYN, 0);
+            file.dropped_in = Some("web");
+            file.segment(Side::Client, at + 1, 99, 0, flags::SYN, 0);
+            file.dropped_in = None;
+        }
+        let (connections, _) = file.end();
+        assert_eq!((connections[0].handshake.requests, &connections[0].here.greetings), (3, &[here(3), None]));
+        let mut file = File::default();
+        file.segment(Side::Client, 0, 99, 0, flags::SYN, 0);
+        for at in [1, 1000] {
+            file.segment(Side::Server, at, 499, 100, flags::SYN | flags::ACK, 0);
+            file.dropped_in = Some("web");
+            file.segment(Side::Server, at + 1, 499, 100, flags::SYN | flags::ACK, 0);
+            file.dropped_in = None;
+        }
+        let (connections, _) = file.end();
+        assert_eq!((connections[0].handshake.answers, &connections[0].here.greetings), (2, &[None, here(2)]));
+    }
+
+    #[test]
+    fn reset_that_answers_a_dropped_packet_is_joined() {
+        let reset = |seq| {
+            let mut file = File::default();
+            file.greet();
+            file.segment(Side::Client, 100, 100, 500, flags::ACK, 10);
+            file.segment(Side::Server, 101, seq, 0, flags::RST, 0);
+            file.dropped_in = Some("web");
+            file.segment(Side::Client, 102, 100, 500, flags::ACK, 10);
+            file.end().0[0].here.reset.clone()
+        };
+        assert_eq!((reset(500), reset(501)), (Some("5".to_owned()), None));
+    }
+
+    /// Sequence numbers begin by a clock, so that they may overlap.
+    #[test]
+    fn connections_of_two_namespaces_are_told_apart() {
+        let mut file = File::default();
+        file.greet();
+        lossy(&mut file, 100, 100, Some("web"));
+        file.place = 1;
+        file.segment(Side::Client, 0, 98, 0, flags::SYN, 0);
+        file.segment(Side::Server, 40, 600, 99, flags::SYN | flags::ACK, 0);
+        for number in 0..20 {
+            let (at, seq) = (100 + 50 * u64::from(number), 99 + 10 * number);
+            for at in [at, at + 20] {
+                file.segment(Side::Client, at, seq, 601, flags::ACK, 10);
+            }
+        }
+        let (connections, _) = file.end();
+        let found: Vec<_> = connections.iter().map(|one| (one.halves[0].repeated, one.here.data[0].clone())).collect();
+        assert!(found.len() == 2 && found.contains(&(5, here(5))) && found.contains(&(20, None)), "{found:?}");
+    }
+
+    #[test]
+    fn process_belongs_to_the_side_that_is_here() {
+        let found = |is_sent: Option<bool>, answers: Option<(u32, &'static str)>| {
+            let mut file = File { is_sent, process: Some((7, "curl")), ..File::default() };
+            file.segment(Side::Client, 0, 99, 0, flags::SYN, 0);
+            (file.is_sent, file.process) = (is_sent.map(|is_sent| !is_sent), answers);
+            file.segment(Side::Server, 40, 499, 100, flags::SYN | flags::ACK, 0);
+            file.end().0[0].processes.each_ref().map(|process| process.as_ref().map(|process| process.id))
+        };
+        let curl = Some((7, "curl"));
+        assert_eq!(found(Some(true), curl), [Some(7), None]);
+        assert_eq!(found(Some(false), curl), [None, Some(7)]);
+        assert_eq!(found(Some(false), None), [None, None], "the packet of a container may name its sender");
     }
 }

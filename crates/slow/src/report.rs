@@ -11,7 +11,7 @@ use trawl_view::table;
 use trawl_view::text::count;
 
 use crate::judge::{judge, judge_names};
-use crate::measures::{Connection, Side};
+use crate::measures::{Connection, Process, Side};
 use crate::packets::Asked;
 use crate::verdict::Verdict;
 
@@ -21,6 +21,11 @@ pub struct Finding {
     /// The host or the end of the connection to look at.
     pub who: String,
     pub peer: String,
+    /// The process there, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
     pub client: IpAddr,
     pub server: SocketAddr,
     pub connections: u64,
@@ -36,27 +41,32 @@ pub struct Finding {
 pub struct Report {
     pub connections: u64,
     pub packets: u64,
+    /// Dropped segments that could not be kept: the place of a loss may be unknown.
+    pub drops_left_out: u64,
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    pub fn new(packets: u64, connections: &[Connection], names: &[Asked]) -> Self {
+    pub fn new(packets: u64, drops_left_out: u64, connections: &[Connection], names: &[Asked]) -> Self {
         let mut rows: BTreeMap<(SocketAddr, IpAddr, Cow<'static, str>, Option<Side>), Finding> = BTreeMap::new();
-        let mut add = |client: IpAddr, server: SocketAddr, verdict: Verdict| {
+        let unknown = [None, None];
+        let mut add = |client: IpAddr, server: SocketAddr, processes: &[Option<Process>; 2], verdict: Verdict| {
             let at = verdict.cause.at();
             let key = (server, client, verdict.cause.why(), at);
-            let row = rows.entry(key).or_insert_with(|| Finding::new(client, server, verdict.clone()));
+            let row = rows.entry(key).or_insert_with(|| Finding::new(client, server, processes, verdict.clone()));
             row.connections += 1;
             if verdict.share > row.verdict.share {
-                *row = Finding { connections: row.connections, ..Finding::new(client, server, verdict) };
+                *row = Finding { connections: row.connections, ..Finding::new(client, server, processes, verdict) };
             }
         };
         for connection in connections {
             let verdicts = judge(connection).into_iter();
-            verdicts.for_each(|verdict| add(connection.client.ip(), connection.server, verdict));
+            let (client, processes) = (connection.client.ip(), &connection.processes);
+            verdicts.for_each(|verdict| add(client, connection.server, processes, verdict));
         }
         for asked in names {
-            judge_names(&asked.questions).into_iter().for_each(|verdict| add(asked.host, asked.server, verdict));
+            let verdicts = judge_names(&asked.questions).into_iter();
+            verdicts.for_each(|verdict| add(asked.host, asked.server, &unknown, verdict));
         }
         let mut findings: Vec<Finding> = rows.into_values().collect();
         let weight = |one: &Finding| one.verdict.share.unwrap_or(1.0) * one.connections as f64;
@@ -64,20 +74,26 @@ impl Report {
             let by_level = b.verdict.level.cmp(&a.verdict.level);
             by_level.then(weight(b).total_cmp(&weight(a)))
         });
-        Self { connections: connections.len() as u64, packets, findings }
+        Self { connections: connections.len() as u64, packets, drops_left_out, findings }
     }
 }
 
 impl Finding {
-    fn new(client: IpAddr, server: SocketAddr, verdict: Verdict) -> Self {
+    /// A cause on the path shows the side whose process is known, or the client.
+    fn new(client: IpAddr, server: SocketAddr, processes: &[Option<Process>; 2], verdict: Verdict) -> Self {
+        let known = |side: &Side| processes[*side as usize].is_some();
+        let side = verdict.cause.at().or_else(|| Side::BOTH.into_iter().find(known)).unwrap_or(Side::Client);
+        let process = processes[side as usize].clone();
         let (client_shown, server_shown) = (client.to_string(), server.to_string());
-        let (who, peer) = match verdict.cause.at() {
-            Some(Side::Server) => (server_shown, client_shown),
-            _ => (client_shown, server_shown),
+        let (address, peer) = match side {
+            Side::Client => (client_shown, server_shown),
+            Side::Server => (server_shown, client_shown),
         };
         Self {
-            who,
+            who: process.as_ref().map_or(address, |process| format!("{}[{}]", process.name, process.id)),
             peer,
+            pid: process.as_ref().map(|process| process.id),
+            process: process.map(|process| process.name),
             client,
             server,
             connections: 0,
@@ -114,6 +130,10 @@ impl fmt::Display for Report {
             }
         }
         let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
-        writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))
+        writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))?;
+        match self.drops_left_out {
+            0 => Ok(()),
+            dropped => writeln!(f, "{} left out: the place of a loss may be unknown", count(dropped, "drop")),
+        }
     }
 }

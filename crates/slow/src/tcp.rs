@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use trawl_packet::walk::is_before;
 
+use crate::drops::Repetition;
+use crate::joins::Joins;
 use crate::measures::Half;
 
 /// A repetition cannot come sooner after a gap, if the path to the sender was not measured.
@@ -26,6 +28,7 @@ const GAPS: usize = 64;
 struct Sent {
     end: u32,
     payload: u32,
+    ack: u32,
     ns: u64,
     is_repeated: bool,
     /// The timestamp of the first repetition.
@@ -48,6 +51,8 @@ struct Gap {
     from: u32,
     to: u32,
     since_ns: u64,
+    /// The sender's acknowledgement before it.
+    ack: u32,
 }
 
 /// Relation of a segment to the earlier ones.
@@ -65,6 +70,10 @@ pub struct Stream {
     pub half: Half,
     /// The number after the highest byte.
     next: Option<u32>,
+    /// The sender's highest acknowledgement of the other side's data, and the receiver's of this one's.
+    ack: Option<u32>,
+    pub acknowledged: Option<u32>,
+    pub joins: Joins,
     last_ns: u64,
     unacknowledged: VecDeque<Sent>,
     gaps: Vec<Gap>,
@@ -78,10 +87,11 @@ pub struct Stream {
     answered_first: u64,
 }
 
-/// A segment, without its acknowledgement.
+/// A segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     pub seq: u32,
+    pub ack: u32,
     pub payload: u32,
     /// It is the sender's last one.
     pub ends: bool,
@@ -91,7 +101,7 @@ pub struct Segment {
 impl Stream {
     /// Adds a segment. `way_ns` is the shortest round trip from here to its sender.
     pub fn segment(&mut self, segment: &Segment, now: u64, way_ns: Option<u64>) -> Standing {
-        let Segment { seq, payload, ends, .. } = *segment;
+        let Segment { seq, ack, payload, ends, .. } = *segment;
         let end = seq.wrapping_add(payload).wrapping_add(u32::from(ends));
         if end == seq {
             return Standing::Other;
@@ -100,7 +110,8 @@ impl Stream {
             Some(next) if is_before(seq, next) => self.late(segment, end, now, way_ns),
             Some(next) if is_before(next, seq) => {
                 if self.gaps.len() < GAPS {
-                    self.gaps.push(Gap { from: next, to: seq, since_ns: now });
+                    let ack = self.ack.unwrap_or(ack);
+                    self.gaps.push(Gap { from: next, to: seq, since_ns: now, ack });
                 }
                 Standing::New
             }
@@ -109,6 +120,9 @@ impl Stream {
         if self.next.is_none_or(|next| is_before(next, end)) {
             self.next = Some(end);
         }
+        if self.ack.is_none_or(|highest| is_before(highest, ack)) {
+            self.ack = Some(ack);
+        }
         if standing == Standing::New && payload > 0 {
             self.half.segments += 1;
             self.half.bytes += u64::from(payload);
@@ -116,7 +130,7 @@ impl Stream {
             if self.unacknowledged.len() == SEGMENTS {
                 self.unacknowledged.pop_front();
             }
-            self.unacknowledged.push_back(Sent { end, payload, ns: now, is_repeated: false, repetition: None });
+            self.unacknowledged.push_back(Sent { end, payload, ack, ns: now, is_repeated: false, repetition: None });
         }
         if standing != Standing::Other {
             self.last_ns = now;
@@ -126,7 +140,9 @@ impl Stream {
 
     /// Classifies a segment that begins before the highest byte.
     fn late(&mut self, segment: &Segment, end: u32, now: u64, way_ns: Option<u64>) -> Standing {
-        let Segment { seq, payload, timestamp, .. } = *segment;
+        let Segment { seq, ack, payload, timestamp, .. } = *segment;
+        let repetition =
+            |since_ns, lowest| Repetition { from: seq, to: end, time_ns: now, since_ns, acks: Some((lowest, ack)) };
         let next = self.next.unwrap_or(end);
         if payload <= 1 && seq == next.wrapping_sub(1) {
             return Standing::Other;
@@ -140,12 +156,14 @@ impl Stream {
                 return Standing::Other;
             }
             self.half.lost_before += 1;
+            self.joins.push(repetition(None, gap.ack));
             self.repeated(gap.since_ns, seq, payload, now);
             return Standing::Repeated;
         }
         let known = self.unacknowledged.iter_mut().find(|sent| is_before(seq, sent.end));
         let since = known.map_or(self.last_ns, |sent| {
             sent.is_repeated = true;
+            self.joins.push(repetition(Some(sent.ns), sent.ack));
             sent.repetition = sent.repetition.or(timestamp);
             sent.ns
         });
@@ -184,6 +202,9 @@ impl Stream {
     pub fn acknowledge(&mut self, acknowledgement: &Acknowledgement, now: u64) {
         let Acknowledgement { number: ack, is_duplicate, echo } = *acknowledgement;
         self.duplicates += u64::from(is_duplicate && self.closed_since.is_none());
+        if self.acknowledged.is_none_or(|highest| is_before(highest, ack)) {
+            self.acknowledged = Some(ack);
+        }
         let on_the_way: u32 = self.unacknowledged.iter().map(|sent| sent.payload).fold(0, u32::saturating_add);
         let is_loaded = self.unacknowledged.len() >= LOADED || on_the_way >= LOADED_BYTES;
         let mut last = None;
@@ -227,7 +248,7 @@ impl Stream {
     }
 
     /// Returns the measures at the end of the packets.
-    pub fn end(mut self, now: u64) -> Half {
+    pub fn end(&mut self, now: u64) -> Half {
         self.half.needless = self.duplicates.max(self.answered_first);
         self.half.is_closed = self.closed_since.is_some();
         self.window(1, now);

@@ -45,7 +45,8 @@ const HOOKS: [(&str, &str); 30] = [
     ("br_pass_frame_up", "bridge"),
     ("br_forward_finish", "bridge"),
 ];
-const NETFILTER: &str = "NETFILTER_DROP";
+/// The reason of a drop by a rule.
+pub const NETFILTER: &str = "NETFILTER_DROP";
 /// The functions that run XDP programs on socket buffers; they give no reason.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
 pub const REASON_XDP: &str = "XDP";

@@ -101,6 +101,15 @@ impl Blame {
         lines.chain(rest)
     }
 
+    /// Returns the name of the one object that certainly dropped all packets, without the text of a rule.
+    pub fn only_culprit(&self) -> Option<&str> {
+        let is_all = self.unexplained.is_none() && self.other_candidates == 0;
+        match &self.culprits[..] {
+            [one] if one.is_certain && is_all => one.name.split(": ").next(),
+            _ => None,
+        }
+    }
+
     pub fn add(&mut self, other: Self) {
         self.culprits.extend(other.culprits);
         self.unexplained = other.unexplained;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
+use trawl_packet::pcapng::block::{ByteOrder, INTERFACE_STATISTICS};
 use trawl_packet::pcapng::options::InterfaceCounts;
 use trawl_packet::pcapng::write;
 use trawl_packet::read::Step;
@@ -55,6 +55,17 @@ pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// Returns the facts in the comments of a block.
+fn facts(counts: &InterfaceCounts) -> impl Iterator<Item = FactsWithoutPackets> {
+    let comments = counts.comments.iter().filter_map(|text| text.strip_prefix(MARK));
+    comments.map(|text| serde_json::from_str(text).unwrap_or_default())
+}
+
+/// Returns the facts about rows in a block of statistics.
+pub(crate) fn rows(raw: &[u8], order: ByteOrder) -> Vec<RowFacts> {
+    InterfaceCounts::parse(raw, order).iter().flat_map(facts).flat_map(|facts| facts.rows).collect()
 }
 
 /// Returns the time from which on packets count, given the time of the first packet, in nanoseconds since 1970.
@@ -128,9 +139,7 @@ pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Since<'_>>, no_l
                 // trawl counts in nanoseconds.
                 first = first.min(counts.start.unwrap_or(first));
                 last = last.max(counts.end.unwrap_or(last));
-                let comments = counts.comments.iter();
-                for text in comments.filter_map(|text| text.strip_prefix(MARK)) {
-                    let facts: FactsWithoutPackets = serde_json::from_str(text).unwrap_or_default();
+                for facts in facts(&counts) {
                     counters.extend(facts.counters);
                     rows.extend(facts.rows);
                 }
