@@ -35,7 +35,7 @@ pub enum Cause {
         of: Side,
         repeated: u64,
         segments: u64,
-        /// Those lost before the place; absent if an end of the connection cannot know it.
+        /// Losses before the place; absent if an end of the connection cannot know them.
         #[serde(skip_serializing_if = "Option::is_none")]
         lost_before: Option<u64>,
         timeouts: u64,
