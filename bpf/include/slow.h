@@ -31,7 +31,7 @@ struct slow_socket {
 	__u64 begun;
 	/* At a client the time of the last request, at a server the time of the last data of a request; 0: none is open. */
 	__u64 turn;
-	/* When the first byte arrived that the process has not read; 0: there is none. */
+	/* When data arrived after the process has read last; 0: none has. */
 	__u64 unread;
 	/* Time that the thread has waited for a CPU, and its cgroup for its quota, at the last answer. */
 	__u64 run_delay;
@@ -51,12 +51,13 @@ struct slow_socket {
 	/* Acknowledgements, and those at which the send buffer was full and nothing else held data back. */
 	__u32 acks;
 	__u32 full;
-	/* The kernel's count of segments with data at the last one, and as the measures began. */
-	__u32 segments;
+	/* The kernel's count of segments with data as the measures began. */
 	__u32 first_segments;
 	/* The kernel's count of received segments with data as the measures began. */
 	__u32 first_received;
 	__u32 handshake_us;
+	/* The process that has read last; 0: none. */
+	__u32 process;
 	__u32 padding;
 	__u16 turns;
 	__u16 closures_out;

@@ -130,7 +130,7 @@ struct sk_buff {
 	struct sock *sk;
 	__u64 tstamp;
 	char cb[48];
-	unsigned int len;
+	unsigned int truesize;
 	__be16 protocol;
 	__u16 transport_header;
 	__u16 network_header;

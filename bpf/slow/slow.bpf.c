@@ -51,8 +51,8 @@ struct {
 
 #define DNS_PORT 53
 #define DNS_ANSWER 0x80
-/* Delay in a queue from which a segment counts at each of several interfaces that it passes (ns). */
-#define QUEUED_NS 1000000
+/* The size by which TCP marks acknowledgements without data. */
+#define PURE_ACKNOWLEDGEMENT 2
 /* Limits from which a socket has something to say: sums of turns (us), gaps, round trips (us), and the first bucket and
  * the number of delays that may be a queue. */
 #define SAYS_TURNS_US 60000
@@ -151,7 +151,7 @@ static __always_inline struct slow_socket *begin(struct sock *socket, const stru
 	if (flags & SLOW_EXISTING)
 		flags |= socket->__sk_common.skc_num < CLIENT_PORTS ? SLOW_SERVER : SLOW_CLIENT;
 	measures->flags = flags;
-	measures->segments = measures->first_segments = tcp->data_segs_out;
+	measures->first_segments = tcp->data_segs_out;
 	measures->first_received = tcp->data_segs_in;
 	measures->first_needless = tcp->dsack_dups;
 	measures->first_reordered = tcp->reord_seen;
@@ -369,45 +369,34 @@ int trawl_slow_arrived(__u64 *arguments)
 SEC("tp_btf/tcp_rcv_space_adjust")
 int trawl_slow_read(__u64 *arguments)
 {
-	struct sock *socket = (void *)arguments[0];
-	struct slow_socket *measures = measures_of(socket);
+	struct slow_socket *measures = measures_of((void *)arguments[0]);
 	struct task_struct *task;
-	struct tcp_sock *tcp;
 
 	if (!measures)
 		return 0;
-	tcp = bpf_skc_to_tcp_sock(socket);
-	if (!tcp)
-		return 0;
-	measures->unread = tcp->copied_seq == tcp->rcv_nxt ? 0 : bpf_ktime_get_ns();
-	if (measures->flags & SLOW_SERVER) {
-		task = bpf_get_current_task_btf();
-		if (measures->thread != (__u32)task->pid)
-			mark_thread(measures, task);
-	}
+	task = bpf_get_current_task_btf();
+	measures->process = task->tgid;
+	measures->unread = 0;
+	if (measures->flags & SLOW_SERVER && measures->thread != (__u32)task->pid)
+		mark_thread(measures, task);
 	return 0;
 }
 
 static __always_inline void sent_segment(struct sock *socket, const struct sk_buff *buffer)
 {
-	struct slow_socket *measures = measures_of(socket);
+	struct slow_socket *measures;
 	__u64 now, delay;
-	__u32 segments;
-	bool is_new;
 
+	if (buffer->truesize == PURE_ACKNOWLEDGEMENT)
+		return;
+	measures = measures_of(socket);
 	if (!measures)
 		return;
-	/* The kernel does not turn a buffer's socket into TCP's for a program. */
-	segments = BPF_CORE_READ((struct tcp_sock *)socket, data_segs_out);
-	is_new = segments != measures->segments;
 	now = bpf_ktime_get_ns();
 	delay = now - buffer->tstamp;
 	/* A segment leaves later than its time stamp, which some devices clear. */
-	if (buffer->tstamp && delay < SLOW_EVENT_NS && (is_new || delay >= QUEUED_NS))
+	if (buffer->tstamp && delay < SLOW_EVENT_NS)
 		add_time(measures->queue, delay);
-	if (!is_new)
-		return;
-	measures->segments = segments;
 	if (!(measures->flags & SLOW_SERVER))
 		measures->turn = now;
 	else if (measures->turn)
@@ -618,8 +607,10 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 		row->ends.local_port = bpf_ntohs(tcp->inet_conn.icsk_inet.inet_sport);
 	row->measures = *measures;
 	row->cookie = bpf_get_socket_cookie(socket);
+	row->process = measures->process;
 	if (owner) {
-		row->process = owner->process;
+		if (!row->process)
+			row->process = owner->process;
 		row->owner_flags = owner->flags;
 		row->cgroup = owner->cgroup;
 	}

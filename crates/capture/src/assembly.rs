@@ -13,6 +13,7 @@ use trawl_bpf::layout::{
     ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig, WRITE_FACTS, WRITE_UNCERTAIN,
 };
 use trawl_bpf::object::{TapProgram, Taps};
+use trawl_bpf::process_watch::FrequentPrograms;
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::table::Table;
 use trawl_bpf::{kernel_types, link, object, probe, program};
@@ -146,7 +147,12 @@ impl Assembly {
 
     /// Attaches the programs that find the process of each packet, for the taps that follow.
     pub(crate) fn watch_processes(&mut self, plan: &ProcessPlan) -> Result<()> {
-        let processes = match process::cgroups().and_then(|root| process::attach(plan, root)) {
+        let frequent = FrequentPrograms {
+            // The tap at drops does not use them.
+            soft_interrupts: self.options.tap != TapChoice::Drop,
+            uses: !plan.without_uses,
+        };
+        let processes = match process::cgroups().and_then(|root| process::attach(plan, root, frequent)) {
             Err(error) if !plan.optional => return Err(error),
             Ok(processes) if !plan.optional || processes.watch.missing.is_empty() => processes,
             _ => return Ok(()),

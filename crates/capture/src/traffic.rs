@@ -7,7 +7,7 @@ use std::rc::Rc;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::process::Traffic;
 use trawl_bpf::process_traffic::ProcessTraffic;
-use trawl_bpf::process_watch::ProcessWatch;
+use trawl_bpf::process_watch::{FrequentPrograms, ProcessWatch};
 use trawl_sys::Result;
 use trawl_sys::process::cgroup::Root;
 
@@ -39,7 +39,8 @@ pub struct TrafficOwner {
 impl TrafficWatch {
     /// Attaches the programs at the root of the cgroups, and starts counting.
     pub fn attach(cgroups: Root) -> Result<Self> {
-        let processes = process::attach(&ProcessPlan::default(), cgroups)?;
+        let processes =
+            process::attach(&ProcessPlan::default(), cgroups, FrequentPrograms { soft_interrupts: false, uses: true })?;
         let traffic = ProcessTraffic::attach(processes.cgroups.as_fd(), &processes.watch)?;
         Ok(Self {
             traffic,

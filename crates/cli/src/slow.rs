@@ -109,7 +109,12 @@ fn watch(args: &Args) -> Result<ExitCode> {
 fn plan(args: &Args) -> CapturePlan {
     let drops = Drops { no_losses: true, stack: true, droppers: true, ..Drops::default() };
     let options = CaptureOptions {
-        process: Some(ProcessPlan { process: args.pid, ..ProcessPlan::default() }),
+        process: Some(ProcessPlan {
+            process: args.pid,
+            // The measures note who reads. A choice of processes needs to know about those that only send, too.
+            without_uses: args.pid.is_none() && args.subject.words.is_empty(),
+            ..ProcessPlan::default()
+        }),
         ..watching_drops(drops, &[], args.duration)
     };
     CapturePlan::new(Sources::default(), options)

@@ -415,6 +415,9 @@ pub struct ProcessPlan {
     pub detail: ProcessDetail,
     /// Permits a capture without the names of processes, if the kernel does not show all uses of sockets.
     pub optional: bool,
+    /// Leaves out the programs that run at each use of a socket: the caller has its own.
+    #[serde(skip)]
+    pub without_uses: bool,
     /// This process and its children.
     pub process: Option<u32>,
     /// Processes of this name.

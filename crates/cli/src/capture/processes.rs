@@ -74,6 +74,7 @@ impl ProcessArgs {
             name: self.comm.clone(),
             user: self.uid,
             cgroup: self.cgroup.clone().or(self.container.clone()),
+            without_uses: false,
         };
         (self.process.is_some() || plan.filters()).then_some(plan)
     }

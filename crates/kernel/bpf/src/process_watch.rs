@@ -58,6 +58,10 @@ const PROGRAMS: [(&str, Hook); 18] = [
     ("trawl_sent", Hook::Typed("sock_send_length", ("trawl_sends", "security_socket_sendmsg"))),
     ("trawl_received", Hook::Typed("sock_recv_length", ("trawl_receives", "security_socket_recvmsg"))),
 ];
+/// The programs that say whether a soft interrupt has interrupted the current process.
+const SOFT_INTERRUPTS: [&str; 2] = ["trawl_soft_begin", "trawl_soft_end"];
+/// The programs that run each time a process uses a socket.
+const USES: [&str; 2] = ["trawl_sent", "trawl_received"];
 /// The program that lists existing sockets, and the kernel's iterator that runs it.
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
@@ -86,6 +90,21 @@ pub struct ProcessWatch {
 impl fmt::Debug for ProcessWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessWatch").field("missing", &self.missing).finish_non_exhaustive()
+    }
+}
+
+/// Programs that run so often that they are left out if their results are not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrequentPrograms {
+    /// Tell the packets of the current process from packets of soft interrupts.
+    pub soft_interrupts: bool,
+    /// See each use of a socket, also of one that a process got without a call of its own.
+    pub uses: bool,
+}
+
+impl FrequentPrograms {
+    fn include(self, name: &str) -> bool {
+        (self.soft_interrupts || !SOFT_INTERRUPTS.contains(&name)) && (self.uses || !USES.contains(&name))
     }
 }
 
@@ -121,7 +140,7 @@ fn refusal(hook: Hook, cgroup: BorrowedFd<'_>) -> Option<Refusal> {
 
 impl ProcessWatch {
     /// Attaches the programs at a cgroup, and lists the existing sockets.
-    pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
+    pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings, frequent: FrequentPrograms) -> Result<Self> {
         if !probe::has_socket_of_file() {
             return Err(fail("the kernel has no bpf_sock_from_file").fix("use Linux 5.11 or newer"));
         }
@@ -150,7 +169,7 @@ impl ProcessWatch {
         let counts = of_name(&maps, COUNTS)?.try_clone().and_then(Table::new).map_err(fail)?;
         let (missing, links) = (Vec::new(), Vec::new());
         let mut watch = Self { maps, events, found, counts, restored: Cell::new(0), missing, links };
-        for (name, hook) in PROGRAMS {
+        for (name, hook) in PROGRAMS.into_iter().filter(|(name, _)| frequent.include(name)) {
             watch.add(name, hook, cgroup)?;
         }
         watch.list_existing()?;
