@@ -1,4 +1,5 @@
 //! Why connections are slow.
 
+mod causes;
 pub mod file;
 pub mod live;

@@ -119,7 +119,7 @@ pub(crate) fn is_frequent(events: u64, segments: u64) -> bool {
 }
 
 /// Returns the loss by drops of this host, if they explain at least half of the repetitions.
-fn loss_here(of: Side, here: &HereDrop, repeated: u64, segments: u64) -> Option<Cause> {
+pub(crate) fn loss_here(of: Side, here: &HereDrop, repeated: u64, segments: u64) -> Option<Cause> {
     let joined = here.joined.min(repeated);
     (joined > 0 && 2 * joined >= repeated).then(|| Cause::LossHere {
         of,

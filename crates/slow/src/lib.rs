@@ -4,7 +4,7 @@
 pub mod drops;
 mod flow;
 pub mod histogram;
-mod joins;
+pub mod joins;
 pub mod judge;
 pub mod measures;
 mod options;

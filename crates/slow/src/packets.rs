@@ -64,6 +64,23 @@ pub struct Asked {
     pub questions: Questions,
 }
 
+/// Returns the segment of a packet that the kernel dropped, if it is one.
+pub fn dropped<'a>(packet: &Packet<'_>, drop: &PacketDrop<'a>) -> Option<Dropped<'a>> {
+    let headers = walk(packet.link_type, packet.captured);
+    let (ip, (src, dst), tcp) = (headers.ip?, headers.ports?, headers.tcp?);
+    let marks = u32::from(tcp.flags & flags::SYN != 0) + u32::from(tcp.flags & flags::FIN != 0);
+    (!headers.incomplete).then(|| Dropped {
+        direction: Direction { sender: SocketAddr::new(ip.src, src), receiver: SocketAddr::new(ip.dst, dst) },
+        seq: tcp.seq,
+        length: u32::try_from(headers.payload_len).unwrap_or(u32::MAX).saturating_add(marks),
+        ack: (tcp.flags & flags::ACK != 0).then_some(tcp.ack),
+        time_ns: packet.time_ns,
+        place: drop.netns,
+        cause: drop.cause,
+        is_filtered: drop.is_filtered,
+    })
+}
+
 impl Analysis {
     pub fn add(&mut self, packet: &Packet<'_>) {
         let headers = walk(packet.link_type, packet.captured);
@@ -79,24 +96,10 @@ impl Analysis {
 
     /// Adds a packet that the kernel dropped. It is no packet of the connection at a capture point.
     pub fn add_drop(&mut self, packet: &Packet<'_>, drop: &PacketDrop<'_>) {
-        let headers = walk(packet.link_type, packet.captured);
         self.last_ns = self.last_ns.max(packet.time_ns);
-        let (Some(ip), Some((src, dst)), Some(tcp), false) =
-            (headers.ip, headers.ports, headers.tcp, headers.incomplete)
-        else {
-            return;
-        };
-        let marks = u32::from(tcp.flags & flags::SYN != 0) + u32::from(tcp.flags & flags::FIN != 0);
-        self.drops.add(&Dropped {
-            direction: Direction { sender: SocketAddr::new(ip.src, src), receiver: SocketAddr::new(ip.dst, dst) },
-            seq: tcp.seq,
-            length: u32::try_from(headers.payload_len).unwrap_or(u32::MAX).saturating_add(marks),
-            ack: (tcp.flags & flags::ACK != 0).then_some(tcp.ack),
-            time_ns: packet.time_ns,
-            place: drop.netns,
-            cause: drop.cause,
-            is_filtered: drop.is_filtered,
-        });
+        if let Some(dropped) = dropped(packet, drop) {
+            self.drops.add(&dropped);
+        }
     }
 
     fn tcp(&mut self, packet: &Packet<'_>, headers: &Headers<'_>, tcp: &Tcp, from: SocketAddr, to: SocketAddr) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::histogram::Histogram;
 use crate::judge::{self, share_of, verdict};
-use crate::measures::Side;
+use crate::measures::{HereDrop, Side};
 use crate::verdict::{Cause, Level, Verdict};
 
 const MS: u64 = 1_000_000;
@@ -64,6 +64,17 @@ pub struct Socket {
     /// The part of them in which the thread waited for a CPU, and for its cgroup's quota.
     pub waiting_ns: u64,
     pub throttled_ns: u64,
+    pub here: SocketDrops,
+}
+
+/// Drops at this host that explain what happened to a connection.
+#[derive(Clone, Debug, Default)]
+pub struct SocketDrops {
+    /// Drops of this end's segments, and of the peer's.
+    pub sent: Option<HereDrop>,
+    pub received: Option<HereDrop>,
+    /// The drop of the packet that a reset answers, by a rule.
+    pub reset: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,21 +183,44 @@ fn listening(of: Queues) -> Option<Verdict> {
 
 fn not_connected(of: &Socket) -> Option<Verdict> {
     let requests = of.retries + 1;
+    if let Some(drop) = &of.here.reset {
+        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
+    }
+    if let Some(cause) = requests_dropped_here(of, of.retries, requests) {
+        return Some(verdict(cause, Level::Certain, 1.0));
+    }
     match of.stage {
         Stage::Failed { error: REFUSED } => Some(verdict(Cause::Refused, Level::Certain, None)),
         _ => (of.retries > 0).then(|| verdict(Cause::NoAnswer { requests }, Level::Likely, 1.0)),
     }
 }
 
+/// Returns the loss of requests for the connection by this host.
+fn requests_dropped_here(of: &Socket, lost: u64, requests: u64) -> Option<Cause> {
+    judge::loss_here(of.side, of.here.sent.as_ref().filter(|_| lost > 0)?, lost, requests)
+}
+
 fn late_answer(of: &Socket) -> Option<Verdict> {
     let answered_ns = of.handshake_ns.filter(|_| of.retries > 0)?;
-    let cause = Cause::LateAnswer { requests: of.retries + 1, answered_ns };
-    Some(verdict(cause, Level::Likely, of.share(answered_ns)))
+    let requests = of.retries + 1;
+    let share = of.share(answered_ns);
+    Some(match requests_dropped_here(of, of.retries, requests) {
+        Some(cause) => verdict(cause, Level::Certain, share),
+        None => verdict(Cause::LateAnswer { requests, answered_ns }, Level::Likely, share),
+    })
 }
 
 /// Returns what happens to this end's segments on the way.
 fn path(of: &Socket) -> Option<Verdict> {
     let Sent { segments, fast, timeouts, probes, needless, late, large_timeouts, size, has_passed_large } = of.sent;
+    let lost = (fast + timeouts + probes).saturating_sub(needless);
+    let share = of.share(timeouts * TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0)));
+    let is_stalled = timeouts > 0 && share >= judge::STALLED;
+    let is_loss = judge::is_frequent(lost, segments) || lost > 0 && is_stalled;
+    let here = of.here.sent.as_ref().and_then(|here| judge::loss_here(of.side, here, lost, segments));
+    if let Some(cause) = here.filter(|_| is_loss) {
+        return Some(verdict(cause, Level::Certain, share));
+    }
     if large_timeouts >= judge::LARGE_TIMEOUTS && !has_passed_large {
         let cause = Cause::LargeSegments { of: of.side, timeouts: large_timeouts, payload: size, passed: None };
         return Some(verdict(cause, Level::Likely, None));
@@ -200,17 +234,18 @@ fn path(of: &Socket) -> Option<Verdict> {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
     }
-    let lost = repeated.saturating_sub(needless);
-    let share = of.share(timeouts * TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0)));
-    let is_stalled = timeouts > 0 && share >= judge::STALLED;
     let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts };
-    (judge::is_frequent(lost, segments) || lost > 0 && is_stalled).then(|| verdict(cause, Level::Likely, share))
+    is_loss.then(|| verdict(cause, Level::Likely, share))
 }
 
 /// Returns what happens to the peer's segments on the way.
 fn arrivals(of: &Socket) -> Option<Verdict> {
     let Received { segments, lost, late, needless } = of.received;
     let side = of.side.other();
+    let here = of.here.received.as_ref().and_then(|here| judge::loss_here(side, here, lost, segments));
+    if let Some(cause) = here.filter(|_| judge::is_frequent(lost, segments)) {
+        return Some(verdict(cause, Level::Certain, None));
+    }
     let is_reordered = judge::is_frequent(late, segments) && late > lost;
     if is_reordered {
         let cause = Cause::Reordering { of: side, needless, out_of_order: late, segments };
@@ -282,6 +317,9 @@ fn distance(of: &Socket) -> Option<Verdict> {
 /// A client that resets a connection has had enough of it.
 fn reset(of: &Socket) -> Option<Verdict> {
     let reset = of.reset?;
+    if let Some(drop) = &of.here.reset {
+        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
+    }
     let by = if reset.by_peer { of.side.other() } else { of.side };
     let is_meant = reset.is_foreign || reset.is_early && by == Side::Server;
     is_meant.then(|| verdict(Cause::Reset { by, is_foreign: reset.is_foreign }, Level::Likely, None))

@@ -14,22 +14,22 @@ use trawl_bpf::layout::slow::{
 use trawl_bpf::slow_watch::{Event, SlowWatch};
 use trawl_capture::process::Processes;
 use trawl_capture::session::Attached;
-use trawl_packet::build::flags;
-use trawl_packet::walk::walk;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, UNWATCHED, WriteOutcome, Writer};
-use trawl_slow::drops::{Direction, Dropped, Drops, Repetition};
+use trawl_slow::drops::{Direction, Drops, Repetition};
 use trawl_slow::histogram::Histogram;
+use trawl_slow::joins::{Found, Joins};
 use trawl_slow::judge::judge_names;
-use trawl_slow::measures::{Questions, Side};
-use trawl_slow::socket::{Closed, Queues, Received, Sent, Socket, SocketReset, Stage, judge};
+use trawl_slow::measures::{HereDrop, Questions, Side};
+use trawl_slow::packets::dropped;
+use trawl_slow::socket::{Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge};
 use trawl_slow::sockets::{Findings, Owner, SocketReport};
-use trawl_slow::verdict::{Cause, Verdict};
 use trawl_source::packets_of;
 use trawl_sys::{Error, Result, clock};
-use trawl_view::record::{PacketView, RingPackets};
-use trawl_view::why::{DropKey, Tally};
+use trawl_view::record::RingPackets;
 
+use super::causes::Causes;
+use super::file::packet_of;
 use crate::why::culprits::Culprits;
 
 /// Interval of looks: a listening socket's queue may be full for a moment only.
@@ -43,8 +43,6 @@ const MICROSECOND: u64 = 1000;
 /// Frequencies of the kernel's clock.
 const FREQUENCIES: [u64; 4] = [100, 250, 300, 1000];
 const USUAL_FREQUENCY: u64 = 250;
-/// The reason of drops by rules.
-const NETFILTER: &str = "NETFILTER_DROP";
 /// States of TCP.
 const SYN_SENT: u32 = 2;
 const LISTENING: u32 = 10;
@@ -66,34 +64,14 @@ struct Ends {
     netns: u32,
 }
 
-/// The rows of dropped packets, by number.
-#[derive(Debug, Default)]
-struct Causes {
-    keys: Vec<DropKey>,
-    numbers: HashMap<DropKey, u32>,
-}
-
-impl Causes {
-    fn number(&mut self, key: DropKey) -> u32 {
-        let next = self.keys.len() as u32;
-        let number = *self.numbers.entry(key.clone()).or_insert(next);
-        if number == next {
-            self.keys.push(key);
-        }
-        number
-    }
-}
-
 /// A running search for the causes of delay.
 pub struct Live {
     watch: SlowWatch,
     processes: Rc<Processes>,
     packets: RingPackets,
-    tally: Tally,
+    causes: Causes,
     culprits: Culprits,
     drops: Drops,
-    /// The rows of dropped packets by which `drops` numbers causes.
-    causes: Causes,
     chosen: Chosen,
     /// The last row of each socket, by its cookie and namespace.
     rows: HashMap<u64, SlowRow>,
@@ -121,7 +99,6 @@ impl Live {
             watch: SlowWatch::attach(&processes.watch)?,
             processes: Rc::clone(processes),
             packets: packets_of(capture),
-            tally: Tally::default(),
             culprits: Culprits::new(true, None),
             drops: Drops::default(),
             causes: Causes::default(),
@@ -146,6 +123,7 @@ impl Live {
         let mut names = HashMap::new();
         for row in &rows {
             let mut socket = socket_of(row, hertz);
+            socket.here = self.drops_of(row, &socket);
             if let Stage::Listening(queues) = &mut socket.stage {
                 *queues = self.queues.get(&row.cookie).copied().unwrap_or(*queues);
             }
@@ -156,7 +134,7 @@ impl Live {
             let owner = names.entry((row.process, row.cgroup)).or_insert_with(|| self.owner(row.process, row.cgroup));
             let owner = owner.clone();
             for verdict in verdicts {
-                findings.add(&owner, &socket, self.with_drops(row, &socket, verdict));
+                findings.add(&owner, &socket, verdict);
             }
         }
         self.judge_names(&mut findings)?;
@@ -223,67 +201,38 @@ impl Live {
         self.segments.entry(ends_of(&segment.ends)).or_default().push(*segment);
     }
 
-    /// Names the drop that explains a loss, a missing answer or a reset, if the kernel here dropped the packets.
-    fn with_drops(&mut self, row: &SlowRow, socket: &Socket, verdict: Verdict) -> Verdict {
-        let of = match verdict.cause {
-            Cause::Loss { of, .. } => of,
-            Cause::NoAnswer { .. } | Cause::LateAnswer { .. } => socket.side,
-            Cause::Refused | Cause::Reset { .. } => return self.with_reset(row, socket, verdict),
-            _ => return verdict,
-        };
+    /// Returns the packets of a connection that the kernel here has dropped.
+    fn drops_of(&mut self, row: &SlowRow, socket: &Socket) -> SocketDrops {
         let ends = ends_of(&row.ends);
-        let is_own = of == socket.side;
-        let direction = match is_own {
-            true => Direction { sender: ends.local, receiver: ends.remote },
-            false => Direction { sender: ends.remote, receiver: ends.local },
-        };
+        let sent = Direction { sender: ends.local, receiver: ends.remote };
+        let received = Direction { sender: ends.remote, receiver: ends.local };
         let segments = self.segments.get(&ends).map_or(&[][..], Vec::as_slice);
-        let segments: Vec<SlowSegment> =
-            segments.iter().filter(|one| (one.kind as usize == SLOW_MISSING) != is_own).copied().collect();
-        let mut joined: HashMap<(String, u32), u64> = HashMap::new();
         let offset = clock::wall().saturating_sub(clock::monotonic());
-        for segment in &segments {
-            let repetition = Repetition {
-                from: segment.from,
-                to: segment.to,
-                time_ns: segment.time + offset,
-                since_ns: None,
-                acks: Some((segment.acknowledgement.wrapping_sub(SENT_SINCE), segment.acknowledgement)),
-            };
-            for one in self.drops.find(direction, &repetition) {
-                *joined.entry((one.place.to_owned(), one.cause)).or_default() += 1;
-            }
+        let mut joins = [Joins::default(), Joins::default()];
+        for segment in segments {
+            let is_missing = segment.kind as usize == SLOW_MISSING;
+            joins[usize::from(is_missing)].push(repetition(segment, offset));
         }
-        joined.retain(|(place, _), _| !self.drops.are_copies(direction, place, None));
-        let Some(((_, cause), most)) = joined.iter().max_by_key(|(_, count)| **count) else { return verdict };
-        let (total, repeated) = (joined.values().sum::<u64>().min(segments.len() as u64), segments.len() as u64);
-        if 2 * most < repeated {
-            return verdict;
-        }
-        let drop = self.name_of(*cause);
-        let segments = socket.sent.segments.max(repeated);
-        let segments = if is_own { segments } else { socket.received.segments.max(repeated) };
-        Verdict { cause: Cause::LossHere { of, joined: total, repeated, segments, drop }, ..verdict }
-    }
-
-    fn with_reset(&mut self, row: &SlowRow, socket: &Socket, verdict: Verdict) -> Verdict {
-        let direction = Direction { sender: socket.local, receiver: socket.remote };
-        let offset = clock::wall().saturating_sub(clock::monotonic());
-        match self.drops.filtered_at(direction, row.time + offset) {
-            Some(cause) => Verdict { cause: Cause::ResetHere { drop: self.name_of(cause) }, ..verdict },
-            None => verdict,
+        let [of_sent, of_received] = joins;
+        let of_sent = of_sent.end(&mut self.drops, sent, None);
+        let of_received = of_received.end(&mut self.drops, received, None);
+        let was_reset = socket.reset.is_some() || matches!(socket.stage, Stage::Failed { .. });
+        let reset = was_reset.then(|| self.drops.filtered_at(sent, row.time + offset)).flatten();
+        let mut named = |found: Found| HereDrop { joined: found.joined, drop: self.name_of(found.cause) };
+        SocketDrops {
+            sent: of_sent.map(&mut named),
+            received: of_received.map(&mut named),
+            reset: reset.map(|cause| self.name_of(cause)),
         }
     }
 
     /// Returns the reason of a drop, and the rule or another object that dropped the packets.
     fn name_of(&mut self, cause: u32) -> String {
-        let Some(key) = self.causes.keys.get(cause as usize).cloned() else { return String::new() };
-        let Some(row) = self.tally.rows.get(&key).cloned() else { return key.reason };
-        let blame = self.culprits.of(&key, &row, &self.tally);
-        match blame.lines().next() {
-            Some(line) => format!("{}, {line}", key.reason),
-            None => key.reason,
-        }
+        let culprits = &mut self.culprits;
+        self.causes.text(cause, |tally, key| {
+            let row = tally.rows.get(key)?;
+            culprits.of(key, row, tally).only_culprit().map(str::to_owned)
+        })
     }
 
     fn judge_names(&self, findings: &mut Findings) -> Result<()> {
@@ -321,24 +270,15 @@ impl Chosen {
     }
 }
 
-/// Adds a lost packet to the dropped segments, if it is one.
-fn note_drop(packet: &PacketView<'_>, key: DropKey, drops: &mut Drops, causes: &mut Causes) {
-    let headers = walk(packet.link_type, packet.captured);
-    let (Some(ip), Some((from, to)), Some(tcp)) = (headers.ip, headers.ports, headers.tcp) else { return };
-    let has = |flag: u8| tcp.flags & flag != 0;
-    let marks = u32::from(has(flags::SYN)) + u32::from(has(flags::FIN));
-    let is_filtered = key.reason == NETFILTER;
-    let place = key.netns.clone().unwrap_or_default();
-    drops.add(&Dropped {
-        direction: Direction { sender: SocketAddr::new(ip.src, from), receiver: SocketAddr::new(ip.dst, to) },
-        seq: tcp.seq,
-        length: u32::try_from(headers.payload_len).unwrap_or(u32::MAX).saturating_add(marks),
-        ack: has(flags::ACK).then_some(tcp.ack),
-        time_ns: packet.timestamp_ns,
-        place: &place,
-        cause: causes.number(key),
-        is_filtered,
-    });
+/// Returns a segment that was repeated or was missing. `offset` is the difference of the clocks.
+fn repetition(segment: &SlowSegment, offset: u64) -> Repetition {
+    Repetition {
+        from: segment.from,
+        to: segment.to,
+        time_ns: segment.time + offset,
+        since_ns: None,
+        acks: Some((segment.acknowledgement.wrapping_sub(SENT_SINCE), segment.acknowledgement)),
+    }
 }
 
 fn address(words: [u32; 4]) -> IpAddr {
@@ -434,22 +374,24 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
         turns_ns: u64::from(measures.turns_us) * MICROSECOND,
         waiting_ns: u64::from(measures.waiting_us) * MICROSECOND,
         throttled_ns: u64::from(measures.throttled_us) * MICROSECOND,
+        here: SocketDrops::default(),
     }
 }
 
 impl Writer for Live {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let (tally, drops, causes) = (&mut self.tally, &mut self.drops, &mut self.causes);
+        let (drops, causes) = (&mut self.drops, &mut self.causes);
         self.packets.each(blocks.bytes(), |packet, _| {
-            if let Some(key) = tally.count(packet, false) {
-                note_drop(packet, key, drops, causes);
+            let drop = packet.drop().and_then(|drop| causes.of(packet, &drop));
+            if let Some(dropped) = drop.and_then(|drop| dropped(&packet_of(packet, 0), &drop)) {
+                drops.add(&dropped);
             }
         });
         self.flush()
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        for key in self.tally.rows.keys() {
+        for key in self.causes.tally.rows.keys() {
             self.culprits.read_counters(key);
         }
         if self.looked.elapsed() >= LOOK_EVERY {
