@@ -1,6 +1,6 @@
 //! `trawl slow`: why connections are slow, and who is to blame.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use trawl_plan::CapturePlan;
 use trawl_plan::options::{CaptureOptions, Drops, ProcessPlan};
 use trawl_plan::sources::Sources;
 use trawl_source::Input;
+use trawl_sys::netlink::counters;
 use trawl_sys::{Error, Result};
 
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
@@ -90,7 +91,9 @@ fn watch(args: &Args) -> Result<ExitCode> {
     let attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
     let confined = attached.keep_rights();
     let in_any = namespaces.is_empty() || observer.subject.is_some() || args.pid.is_some();
-    let numbers = || namespaces.iter().map(|one| one.identity().1 as u32).collect::<HashSet<u32>>();
+    let numbers = || {
+        namespaces.iter().map(|one| (one.identity().1 as u32, counters::label(one))).collect::<HashMap<u32, String>>()
+    };
     let chosen =
         Chosen { namespaces: (!in_any).then(numbers), of_processes: observer.subject.is_some() || args.pid.is_some() };
     let mut live = Live::begin(confined.attached(), chosen)?;

@@ -152,6 +152,13 @@ impl Socket {
     }
 }
 
+/// Returns the verdict about segments that the kernel dropped before they left, which TCP does not count.
+pub fn judge_unsent(of: Side, dropped: &HereDrop) -> Option<Verdict> {
+    let HereDrop { joined, drop } = dropped;
+    let cause = Cause::LossHere { of, joined: *joined, repeated: *joined, segments: 0, drop: drop.clone() };
+    judge::is_frequent(*joined, *joined).then(|| verdict(cause, Level::Certain, None))
+}
+
 /// Returns why a socket's connection is slow, the most important cause first.
 pub fn judge(of: &Socket) -> Vec<Verdict> {
     let mut found: Vec<Verdict> = match of.stage {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::Serialize;
 use trawl_view::columns;
@@ -12,6 +12,9 @@ use trawl_view::text::count;
 use crate::measures::Side;
 use crate::socket::{Socket, Stage};
 use crate::verdict::{Cause, Verdict};
+
+/// The port of name servers, which goes without saying.
+const NAMES_PORT: u16 = 53;
 
 /// The process of a socket, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -67,48 +70,51 @@ pub struct Findings(BTreeMap<Key, SocketFinding>);
 /// The owner, the namespace, the peer, the cause, and the side to look at.
 type Key = (Owner, u32, String, String, Option<Side>);
 
-impl Findings {
-    /// Adds a verdict about a socket.
-    pub fn add(&mut self, owner: &Owner, socket: &Socket, verdict: Verdict) {
+/// The ends of a connection, or a part of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Between {
+    /// Number of the network namespace; 0: unknown.
+    pub netns: u32,
+    /// This host's end; `None` for a listening socket.
+    pub side: Option<Side>,
+    pub local: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
+}
+
+impl From<&Socket> for Between {
+    fn from(socket: &Socket) -> Self {
         let is_listening = matches!(socket.stage, Stage::Listening(_));
         let side = (!is_listening).then_some(socket.side);
-        let peer = match side {
-            None => "-".to_owned(),
-            Some(Side::Client) => socket.remote.to_string(),
-            Some(Side::Server) => socket.remote.ip().to_string(),
+        let (local, remote) = (Some(socket.local), side.map(|_| socket.remote));
+        Self { netns: socket.netns, side, local, remote }
+    }
+}
+
+impl Findings {
+    /// Adds a verdict about a connection of a process.
+    pub fn add(&mut self, owner: &Owner, between: Between, verdict: Verdict) {
+        let Between { netns, side, local, remote } = between;
+        let peer = match (side, remote) {
+            (Some(Side::Client), Some(remote)) if remote.port() != NAMES_PORT => remote.to_string(),
+            (_, Some(remote)) => remote.ip().to_string(),
+            (_, None) => "-".to_owned(),
         };
-        let who = if is_listening { format!("{} {}", named(owner), listening_at(socket.local)) } else { named(owner) };
-        let (why, evidence) = (why(&verdict.cause, side), evidence(&verdict.cause, side));
+        let who = match local.filter(|_| side.is_none()) {
+            Some(local) => format!("{} {}", named(owner), listening_at(local)),
+            None => named(owner),
+        };
         self.put(SocketFinding {
             who,
             peer,
             connections: 1,
             side,
-            local: Some(socket.local),
-            remote: side.map(|_| socket.remote),
-            netns: socket.netns,
-            owner: owner.clone(),
-            fix: verdict.cause.fix(),
-            why,
-            evidence,
-            verdict,
-        });
-    }
-
-    /// Adds a verdict about the answers of a name server to a process.
-    pub fn add_names(&mut self, owner: &Owner, netns: u32, server: IpAddr, verdict: Verdict) {
-        self.put(SocketFinding {
-            who: named(owner),
-            peer: server.to_string(),
-            connections: 1,
-            side: Some(Side::Client),
-            local: None,
-            remote: None,
+            local,
+            remote,
             netns,
             owner: owner.clone(),
             fix: verdict.cause.fix(),
-            why: verdict.cause.why().into_owned(),
-            evidence: verdict.cause.to_string(),
+            why: why(&verdict.cause, side),
+            evidence: evidence(&verdict.cause, side),
             verdict,
         });
     }

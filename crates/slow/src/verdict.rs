@@ -45,6 +45,7 @@ pub enum Cause {
         of: Side,
         joined: u64,
         repeated: u64,
+        /// 0: the segments were dropped before TCP counted them.
         segments: u64,
         /// The reason, place and rule, as `trawl why` names them.
         drop: String,
@@ -250,6 +251,9 @@ impl fmt::Display for Cause {
             Self::Loss { of: side, repeated, segments, timeouts, .. } => {
                 let part = percent(*repeated, *segments);
                 write!(f, "{part:.2} % of the {} segments, {}", of(*side), count(*timeouts, "timeout"))
+            }
+            Self::LossHere { joined, segments: 0, .. } => {
+                write!(f, "{} dropped before they left", count(*joined, "segment"))
             }
             Self::LossHere { joined, repeated, segments, .. } => {
                 write!(f, "{:.2} %, {joined} of {repeated} joined", percent(*repeated, *segments))

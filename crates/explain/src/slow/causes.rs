@@ -8,6 +8,9 @@ use trawl_sys::words::shown;
 use trawl_view::record::PacketView;
 use trawl_view::why::{DropKey, NETFILTER, Tally};
 
+/// The hooks of netfilter that the packets of a host's own sockets pass first.
+const OUTPUT: [&str; 2] = ["output", "postrouting"];
+
 /// The rows of dropped packets, and numbers for each row and each rule that is noted with its packets.
 #[derive(Debug, Default)]
 pub(super) struct Causes {
@@ -27,6 +30,12 @@ impl Causes {
         }
         let netns = drop.netns.unwrap_or_default();
         Some(PacketDrop { netns, cause, is_filtered: drop.reason == NETFILTER })
+    }
+
+    /// Returns true for drops of packets on their way out of a namespace.
+    pub(super) fn is_output(&self, number: u32) -> bool {
+        let hook = self.keys.get(number as usize).and_then(|(key, _)| key.hook.as_deref());
+        hook.is_some_and(|hook| OUTPUT.contains(&hook))
     }
 
     /// Returns the text of a number. `culprit` names the object that dropped all packets of a row.

@@ -22,8 +22,10 @@ use trawl_slow::joins::{Found, Joins};
 use trawl_slow::judge::judge_names;
 use trawl_slow::measures::{HereDrop, Questions, Side};
 use trawl_slow::packets::dropped;
-use trawl_slow::socket::{Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge};
-use trawl_slow::sockets::{Findings, Owner, SocketReport};
+use trawl_slow::socket::{
+    Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge, judge_unsent,
+};
+use trawl_slow::sockets::{Between, Findings, Owner, SocketReport};
 use trawl_source::packets_of;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::record::RingPackets;
@@ -37,6 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of sockets, and of segments that were repeated or missing.
 const MOST_SOCKETS: usize = 65_536;
 const MOST_SEGMENTS: usize = 262_144;
+const NAMES_PORT: u16 = 53;
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 2_500_000_000;
 const MICROSECOND: u64 = 1000;
@@ -50,8 +53,8 @@ const LISTENING: u32 = 10;
 /// The connections that are judged.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// Network namespaces, by number; `None`: all.
-    pub namespaces: Option<HashSet<u32>>,
+    /// Numbers and labels of network namespaces; `None`: all.
+    pub namespaces: Option<HashMap<u32, String>>,
     /// Only the processes that the capture selects.
     pub of_processes: bool,
 }
@@ -62,6 +65,15 @@ struct Ends {
     local: SocketAddr,
     remote: SocketAddr,
     netns: u32,
+}
+
+/// Segments of a process here that were dropped before they left.
+#[derive(Debug)]
+struct Unsent {
+    cause: u32,
+    segments: u64,
+    process: u32,
+    netns: String,
 }
 
 /// A running search for the causes of delay.
@@ -78,6 +90,7 @@ pub struct Live {
     /// The longest queues of listening sockets.
     queues: HashMap<u64, Queues>,
     segments: HashMap<Ends, Vec<SlowSegment>>,
+    unsent: HashMap<Direction, Unsent>,
     kept: usize,
     left_out: u64,
     looked: Instant,
@@ -106,6 +119,7 @@ impl Live {
             rows: HashMap::new(),
             queues: HashMap::new(),
             segments: HashMap::new(),
+            unsent: HashMap::new(),
             kept: 0,
             left_out: 0,
             looked: Instant::now(),
@@ -120,7 +134,7 @@ impl Live {
         let hertz = self.frequency(counts.tick, counts.tick_time);
         let mut findings = Findings::default();
         let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has(row)).copied().collect();
-        let mut names = HashMap::new();
+        let (mut names, mut explained) = (HashMap::new(), HashSet::new());
         for row in &rows {
             let mut socket = socket_of(row, hertz);
             socket.here = self.drops_of(row, &socket);
@@ -134,9 +148,11 @@ impl Live {
             let owner = names.entry((row.process, row.cgroup)).or_insert_with(|| self.owner(row.process, row.cgroup));
             let owner = owner.clone();
             for verdict in verdicts {
-                findings.add(&owner, &socket, verdict);
+                findings.add(&owner, Between::from(&socket), verdict);
             }
+            explained.insert(Direction { sender: socket.local, receiver: socket.remote });
         }
+        self.judge_unsent(&explained, &mut findings);
         self.judge_names(&mut findings)?;
         Ok(SocketReport {
             connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
@@ -235,6 +251,23 @@ impl Live {
         })
     }
 
+    /// Judges the segments that TCP does not count, of connections without a verdict.
+    fn judge_unsent(&mut self, explained: &HashSet<Direction>, findings: &mut Findings) {
+        for (direction, unsent) in std::mem::take(&mut self.unsent) {
+            let is_other = |chosen: &HashMap<u32, String>| !chosen.values().any(|label| *label == unsent.netns);
+            if explained.contains(&direction) || self.chosen.namespaces.as_ref().is_some_and(is_other) {
+                continue;
+            }
+            let Direction { sender, receiver } = direction;
+            let side = if sender.port() < receiver.port() { Side::Server } else { Side::Client };
+            let dropped = HereDrop { joined: unsent.segments, drop: self.name_of(unsent.cause) };
+            let between = Between { netns: 0, side: Some(side), local: Some(sender), remote: Some(receiver) };
+            if let Some(verdict) = judge_unsent(side, &dropped) {
+                findings.add(&self.owner(unsent.process, 0), between, verdict);
+            }
+        }
+    }
+
     fn judge_names(&self, findings: &mut Findings) -> Result<()> {
         let now = clock::monotonic();
         let mut unanswered: HashMap<(u32, u32, [u32; 4]), u64> = HashMap::new();
@@ -244,7 +277,7 @@ impl Live {
             }
         }
         for (key, answers) in self.watch.answers()? {
-            if self.chosen.namespaces.as_ref().is_some_and(|chosen| !chosen.contains(&key.netns)) {
+            if self.chosen.namespaces.as_ref().is_some_and(|chosen| !chosen.contains_key(&key.netns)) {
                 continue;
             }
             let questions = Questions {
@@ -253,7 +286,9 @@ impl Live {
                 answers: Histogram::from_buckets(SLOW_FIRST_BITS, answers.times.map(u64::from)),
             };
             for verdict in judge_names(&questions) {
-                findings.add_names(&self.owner(key.process, 0), key.netns, address(key.server), verdict);
+                let remote = Some(SocketAddr::new(address(key.server), NAMES_PORT));
+                let between = Between { netns: key.netns, side: Some(Side::Client), local: None, remote };
+                findings.add(&self.owner(key.process, 0), between, verdict);
             }
         }
         Ok(())
@@ -265,7 +300,7 @@ const SENT_SINCE: u32 = 1 << 20;
 
 impl Chosen {
     fn has(&self, row: &SlowRow) -> bool {
-        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains(&row.ends.netns))
+        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains_key(&row.ends.netns))
             && (!self.of_processes || row.owner_flags & OWNER_WANTED as u32 != 0)
     }
 }
@@ -380,11 +415,23 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
 
 impl Writer for Live {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let (drops, causes) = (&mut self.drops, &mut self.causes);
+        let (drops, causes, unsent) = (&mut self.drops, &mut self.causes, &mut self.unsent);
         self.packets.each(blocks.bytes(), |packet, _| {
             let drop = packet.drop().and_then(|drop| causes.of(packet, &drop));
-            if let Some(dropped) = drop.and_then(|drop| dropped(&packet_of(packet, 0), &drop)) {
-                drops.add(&dropped);
+            let Some(dropped) = drop.and_then(|drop| dropped(&packet_of(packet, 0), &drop)) else { return };
+            drops.add(&dropped);
+            let is_known = unsent.len() < MOST_SOCKETS || unsent.contains_key(&dropped.direction);
+            if let Some(process) = packet.process.filter(|_| is_known)
+                && dropped.length > 0
+                && causes.is_output(dropped.cause)
+            {
+                let new = || Unsent {
+                    cause: dropped.cause,
+                    segments: 0,
+                    process: process.id,
+                    netns: dropped.place.to_owned(),
+                };
+                unsent.entry(dropped.direction).or_insert_with(new).segments += 1;
             }
         });
         self.flush()
