@@ -8,13 +8,15 @@ use std::time::Duration;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::session::{self, Ended};
 use trawl_capture::subject::Subject;
+use trawl_explain::slow::chosen::Chosen;
 use trawl_explain::slow::file;
-use trawl_explain::slow::live::{Chosen, Live};
+use trawl_explain::slow::live::Live;
 use trawl_explain::why::watching_drops;
 use trawl_plan::CapturePlan;
+use trawl_plan::filter::Filter;
 use trawl_plan::options::{CaptureOptions, Drops, ProcessPlan};
 use trawl_plan::sources::Sources;
-use trawl_source::Input;
+use trawl_source::{Input, file_filter};
 use trawl_sys::netlink::counters;
 use trawl_sys::{Error, Result};
 
@@ -79,6 +81,8 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
 }
 
 fn watch(args: &Args) -> Result<ExitCode> {
+    let filter = (!args.words.is_empty()).then(|| Filter::Expression(args.words.join(" ")));
+    file_filter(filter.as_ref(), None)?;
     let mut plan = plan(args);
     let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
     let namespaces = args.namespaces.open()?;
@@ -94,8 +98,11 @@ fn watch(args: &Args) -> Result<ExitCode> {
     let numbers = || {
         namespaces.iter().map(|one| (one.identity().1 as u32, counters::label(one))).collect::<HashMap<u32, String>>()
     };
-    let chosen =
-        Chosen { namespaces: (!in_any).then(numbers), of_processes: observer.subject.is_some() || args.pid.is_some() };
+    let chosen = Chosen {
+        namespaces: (!in_any).then(numbers),
+        of_processes: observer.subject.is_some() || args.pid.is_some(),
+        filter: file_filter(filter.as_ref(), None)?,
+    };
     let mut live = Live::begin(confined.attached(), chosen)?;
     let (summary, ended) = confined.run(&mut live, &mut observer)?;
     let report = live.into_report(&summary.total)?;

@@ -1,5 +1,6 @@
 //! Why connections are slow.
 
 mod causes;
+pub mod chosen;
 pub mod file;
 pub mod live;

@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_bpf::layout::process::OWNER_WANTED;
 use trawl_bpf::layout::slow::{
     SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_RESET_BY_PEER, SLOW_RESET_EARLY,
     SLOW_RESET_HERE, SlowEnds, SlowRow, SlowSegment,
@@ -31,6 +30,7 @@ use trawl_sys::{Error, Result, clock};
 use trawl_view::record::RingPackets;
 
 use super::causes::Causes;
+use super::chosen::{Chosen, Transport};
 use super::file::packet_of;
 use crate::why::culprits::Culprits;
 
@@ -50,15 +50,6 @@ const USUAL_FREQUENCY: u64 = 250;
 const SYN_SENT: u32 = 2;
 const LISTENING: u32 = 10;
 
-/// The connections that are judged.
-#[derive(Debug, Default)]
-pub struct Chosen {
-    /// Numbers and labels of network namespaces; `None`: all.
-    pub namespaces: Option<HashMap<u32, String>>,
-    /// Only the processes that the capture selects.
-    pub of_processes: bool,
-}
-
 /// The ends of a socket's connection, and its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
@@ -77,14 +68,14 @@ struct Unsent {
 }
 
 /// A running search for the causes of delay.
-pub struct Live {
+pub struct Live<'a> {
     watch: SlowWatch,
     processes: Rc<Processes>,
     packets: RingPackets,
     causes: Causes,
     culprits: Culprits,
     drops: Drops,
-    chosen: Chosen,
+    chosen: Chosen<'a>,
     /// The last row of each socket, by its cookie and namespace.
     rows: HashMap<u64, SlowRow>,
     /// The longest queues of listening sockets.
@@ -96,14 +87,14 @@ pub struct Live {
     looked: Instant,
 }
 
-impl fmt::Debug for Live {
+impl fmt::Debug for Live<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").finish_non_exhaustive()
     }
 }
 
-impl Live {
-    pub fn begin(capture: &Attached, chosen: Chosen) -> Result<Self> {
+impl<'a> Live<'a> {
+    pub fn begin(capture: &Attached, chosen: Chosen<'a>) -> Result<Self> {
         let processes = capture.processes().ok_or_else(|| {
             Error::failed("cannot measure connections", "the processes of sockets are not known")
                 .fix("this requires root, and a kernel with cgroups of version 2")
@@ -133,7 +124,7 @@ impl Live {
         let counts = self.watch.counts()?;
         let hertz = self.frequency(counts.tick, counts.tick_time);
         let mut findings = Findings::default();
-        let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has(row)).copied().collect();
+        let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has_row(row)).copied().collect();
         let (mut names, mut explained) = (HashMap::new(), HashSet::new());
         for row in &rows {
             let mut socket = socket_of(row, hertz);
@@ -142,7 +133,7 @@ impl Live {
                 *queues = self.queues.get(&row.cookie).copied().unwrap_or(*queues);
             }
             let verdicts = judge(&socket);
-            if verdicts.is_empty() {
+            if verdicts.is_empty() || !self.chosen.matches(socket.local, socket.remote, Transport::Tcp)? {
                 continue;
             }
             let owner = names.entry((row.process, row.cgroup)).or_insert_with(|| self.owner(row.process, row.cgroup));
@@ -152,7 +143,7 @@ impl Live {
             }
             explained.insert(Direction { sender: socket.local, receiver: socket.remote });
         }
-        self.judge_unsent(&explained, &mut findings);
+        self.judge_unsent(&explained, &mut findings)?;
         self.judge_names(&mut findings)?;
         Ok(SocketReport {
             connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
@@ -252,13 +243,15 @@ impl Live {
     }
 
     /// Judges the segments that TCP does not count, of connections without a verdict.
-    fn judge_unsent(&mut self, explained: &HashSet<Direction>, findings: &mut Findings) {
+    fn judge_unsent(&mut self, explained: &HashSet<Direction>, findings: &mut Findings) -> Result<()> {
         for (direction, unsent) in std::mem::take(&mut self.unsent) {
-            let is_other = |chosen: &HashMap<u32, String>| !chosen.values().any(|label| *label == unsent.netns);
-            if explained.contains(&direction) || self.chosen.namespaces.as_ref().is_some_and(is_other) {
+            let Direction { sender, receiver } = direction;
+            if explained.contains(&direction)
+                || !self.chosen.has_label(&unsent.netns)
+                || !self.chosen.matches(sender, receiver, Transport::Tcp)?
+            {
                 continue;
             }
-            let Direction { sender, receiver } = direction;
             let side = if sender.port() < receiver.port() { Side::Server } else { Side::Client };
             let dropped = HereDrop { joined: unsent.segments, drop: self.name_of(unsent.cause) };
             let between = Between { netns: 0, side: Some(side), local: Some(sender), remote: Some(receiver) };
@@ -266,9 +259,10 @@ impl Live {
                 findings.add(&self.owner(unsent.process, 0), between, verdict);
             }
         }
+        Ok(())
     }
 
-    fn judge_names(&self, findings: &mut Findings) -> Result<()> {
+    fn judge_names(&mut self, findings: &mut Findings) -> Result<()> {
         let now = clock::monotonic();
         let mut unanswered: HashMap<(u32, u32, [u32; 4]), u64> = HashMap::new();
         for (ends, question) in self.watch.questions()? {
@@ -277,7 +271,8 @@ impl Live {
             }
         }
         for (key, answers) in self.watch.answers()? {
-            if self.chosen.namespaces.as_ref().is_some_and(|chosen| !chosen.contains_key(&key.netns)) {
+            let server = SocketAddr::new(address(key.server), NAMES_PORT);
+            if !self.chosen.has_namespace(key.netns) || !self.chosen.matches(anyone(server), server, Transport::Udp)? {
                 continue;
             }
             let questions = Questions {
@@ -286,8 +281,7 @@ impl Live {
                 answers: Histogram::from_buckets(SLOW_FIRST_BITS, answers.times.map(u64::from)),
             };
             for verdict in judge_names(&questions) {
-                let remote = Some(SocketAddr::new(address(key.server), NAMES_PORT));
-                let between = Between { netns: key.netns, side: Some(Side::Client), local: None, remote };
+                let between = Between { netns: key.netns, side: Some(Side::Client), local: None, remote: Some(server) };
                 findings.add(&self.owner(key.process, 0), between, verdict);
             }
         }
@@ -298,13 +292,6 @@ impl Live {
 /// Bytes that a peer may have acknowledged since it sent a segment.
 const SENT_SINCE: u32 = 1 << 20;
 
-impl Chosen {
-    fn has(&self, row: &SlowRow) -> bool {
-        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains_key(&row.ends.netns))
-            && (!self.of_processes || row.owner_flags & OWNER_WANTED as u32 != 0)
-    }
-}
-
 /// Returns a segment that was repeated or was missing. `offset` is the difference of the clocks.
 fn repetition(segment: &SlowSegment, offset: u64) -> Repetition {
     Repetition {
@@ -314,6 +301,12 @@ fn repetition(segment: &SlowSegment, offset: u64) -> Repetition {
         since_ns: None,
         acks: Some((segment.acknowledgement.wrapping_sub(SENT_SINCE), segment.acknowledgement)),
     }
+}
+
+/// Returns an address of the same version that stands for any.
+fn anyone(other: SocketAddr) -> SocketAddr {
+    let unspecified = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(unspecified, 0)
 }
 
 fn address(words: [u32; 4]) -> IpAddr {
@@ -413,7 +406,7 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
     }
 }
 
-impl Writer for Live {
+impl Writer for Live<'_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let (drops, causes, unsent) = (&mut self.drops, &mut self.causes, &mut self.unsent);
         self.packets.each(blocks.bytes(), |packet, _| {
