@@ -1,7 +1,7 @@
 //! `trawl slow`: why connections are slow, and who is to blame.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,11 +11,14 @@ use trawl_capture::subject::Subject;
 use trawl_explain::slow::chosen::Chosen;
 use trawl_explain::slow::file;
 use trawl_explain::slow::live::Live;
+use trawl_explain::slow::record::Draft;
 use trawl_explain::why::watching_drops;
-use trawl_plan::CapturePlan;
+use trawl_pipeline::Writer;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{CaptureOptions, Drops, ProcessPlan};
 use trawl_plan::sources::Sources;
+use trawl_plan::{CapturePlan, TapChoice};
+use trawl_sink::one_file;
 use trawl_source::{Input, file_filter};
 use trawl_sys::netlink::counters;
 use trawl_sys::{Error, Result};
@@ -25,7 +28,7 @@ use crate::capture::progress::end_command;
 use crate::program_args::refuse_options;
 use crate::read::existing_files;
 use crate::why::Watcher;
-use crate::{exit_code, json, units};
+use crate::{exit_code, json, terminal, units};
 
 /// Shows why connections are slow: the cause, its evidence, and where to look
 ///
@@ -46,6 +49,10 @@ pub struct Args {
     /// End after this time, for example 10s [default: at the first interrupt]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
+    /// Record the packets of the connections with a verdict to this pcapng file, with the verdict as a comment, and the
+    /// packets of theirs that the kernel dropped
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Show the result as JSON
     #[arg(long)]
     json: bool,
@@ -70,6 +77,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
         (args.namespaces.are_all(), "--all-namespaces"),
         (args.pid.is_some(), "--pid"),
         (args.duration.is_some(), "--duration"),
+        (args.record.is_some(), "--record"),
         (!args.subject.words.is_empty(), "a command"),
     ];
     refuse_options("cannot look at connections now", &given, "is not about files, and files are named")?;
@@ -88,11 +96,13 @@ fn watch(args: &Args) -> Result<ExitCode> {
     let namespaces = args.namespaces.open()?;
     let mut observer = Watcher {
         json: args.json,
-        started: |_| Some("measuring connections".to_owned()),
+        started: |point| point.site.is_none().then(|| "measuring connections".to_owned()),
         subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
         names_all: false,
     };
-    let attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
+    let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
+    let mut file = draft.as_ref().map(|draft| one_file(&draft.all(), &mut attached)).transpose()?;
     let confined = attached.keep_rights();
     let in_any = namespaces.is_empty() || observer.subject.is_some() || args.pid.is_some();
     let numbers = || {
@@ -103,9 +113,13 @@ fn watch(args: &Args) -> Result<ExitCode> {
         of_processes: observer.subject.is_some() || args.pid.is_some(),
         filter: file_filter(filter.as_ref(), None)?,
     };
-    let mut live = Live::begin(confined.attached(), chosen)?;
+    let mut live = Live::begin(confined.attached(), chosen, file.as_mut().map(|file| &mut **file as &mut dyn Writer))?;
     let (summary, ended) = confined.run(&mut live, &mut observer)?;
-    let report = live.into_report(&summary.total)?;
+    let (report, culprits) = live.into_report(&summary.total)?;
+    if let (Some(draft), Some(path)) = (draft, &args.record) {
+        let packets = draft.finish(&culprits, json::show_notice)?;
+        terminal::say(&format!("{packets} packets of connections with a verdict are in {}", path.display()));
+    }
     let status = end_command(observer.subject);
     json::print_as(args.json, &report, || report.to_string())?;
     match ended {
@@ -115,10 +129,11 @@ fn watch(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the plan of a capture at drops in all namespaces, whose packets explain losses.
+/// Returns the plan of a capture at drops in all namespaces, whose packets explain losses; with a recording, of packets at
+/// the interfaces too.
 fn plan(args: &Args) -> CapturePlan {
     let drops = Drops { no_losses: true, stack: true, droppers: true, ..Drops::default() };
-    let options = CaptureOptions {
+    let mut options = CaptureOptions {
         process: Some(ProcessPlan {
             process: args.pid,
             // The measures note who reads. A choice of processes needs to know about those that only send, too.
@@ -127,5 +142,24 @@ fn plan(args: &Args) -> CapturePlan {
         }),
         ..watching_drops(drops, &[], args.duration)
     };
-    CapturePlan::new(Sources::default(), options)
+    let mut sources = Sources::default();
+    if args.record.is_some() {
+        options = CaptureOptions {
+            tap: TapChoice::Tc,
+            filter: Some(Filter::Expression(RECORDED.to_owned())),
+            joins: true,
+            across_namespaces: args.namespaces.are_all(),
+            ..options
+        };
+        let any = |netns: &String| format!("{netns}:any");
+        sources.names = match args.namespaces.given() {
+            _ if args.namespaces.are_all() => vec!["any".to_owned(), "*:any".to_owned()],
+            [] => vec!["any".to_owned()],
+            names => names.iter().map(any).collect(),
+        };
+    }
+    CapturePlan::new(sources, options)
 }
+
+/// The packets of which the ones with a verdict are kept.
+const RECORDED: &str = "tcp or udp port 53";

@@ -4,3 +4,4 @@ mod causes;
 pub mod chosen;
 pub mod file;
 pub mod live;
+pub mod record;

@@ -27,6 +27,13 @@ pub struct Verdict {
     pub share: Option<f64>,
 }
 
+impl Verdict {
+    /// Returns the cause and its evidence.
+    pub fn text(&self) -> String {
+        format!("{}: {}", self.cause.why(), self.cause)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Cause {

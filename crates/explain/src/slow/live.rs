@@ -32,6 +32,7 @@ use trawl_view::record::RingPackets;
 use super::causes::Causes;
 use super::chosen::{Chosen, Transport};
 use super::file::packet_of;
+use super::record;
 use crate::why::culprits::Culprits;
 
 /// Interval of looks: a listening socket's queue may be full for a moment only.
@@ -76,6 +77,8 @@ pub struct Live<'a> {
     culprits: Culprits,
     drops: Drops,
     chosen: Chosen<'a>,
+    /// Gets all packets.
+    file: Option<&'a mut dyn Writer>,
     /// The last row of each socket, by its cookie and namespace.
     rows: HashMap<u64, SlowRow>,
     /// The longest queues of listening sockets.
@@ -94,7 +97,7 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    pub fn begin(capture: &Attached, chosen: Chosen<'a>) -> Result<Self> {
+    pub fn begin(capture: &Attached, chosen: Chosen<'a>, file: Option<&'a mut dyn Writer>) -> Result<Self> {
         let processes = capture.processes().ok_or_else(|| {
             Error::failed("cannot measure connections", "the processes of sockets are not known")
                 .fix("this requires root, and a kernel with cgroups of version 2")
@@ -107,6 +110,7 @@ impl<'a> Live<'a> {
             drops: Drops::default(),
             causes: Causes::default(),
             chosen,
+            file,
             rows: HashMap::new(),
             queues: HashMap::new(),
             segments: HashMap::new(),
@@ -117,13 +121,13 @@ impl<'a> Live<'a> {
         })
     }
 
-    /// Looks at all sockets once more, and judges them.
-    pub fn into_report(mut self, account: &PacketAccount) -> Result<SocketReport> {
+    /// Looks at all sockets once more, and judges them. Returns also the connections with a verdict.
+    pub fn into_report(mut self, account: &PacketAccount) -> Result<(SocketReport, record::Culprits)> {
         let before = self.watch.counts()?;
         self.look()?;
         let counts = self.watch.counts()?;
         let hertz = self.frequency(counts.tick, counts.tick_time);
-        let mut findings = Findings::default();
+        let (mut findings, mut culprits) = (Findings::default(), record::Culprits::default());
         let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has_row(row)).copied().collect();
         let (mut names, mut explained) = (HashMap::new(), HashSet::new());
         for row in &rows {
@@ -139,18 +143,20 @@ impl<'a> Live<'a> {
             let owner = names.entry((row.process, row.cgroup)).or_insert_with(|| self.owner(row.process, row.cgroup));
             let owner = owner.clone();
             for verdict in verdicts {
+                culprits.add(socket.local, socket.remote, &verdict.text());
                 findings.add(&owner, Between::from(&socket), verdict);
             }
             explained.insert(Direction { sender: socket.local, receiver: socket.remote });
         }
-        self.judge_unsent(&explained, &mut findings)?;
-        self.judge_names(&mut findings)?;
-        Ok(SocketReport {
+        self.judge_unsent(&explained, &mut findings, &mut culprits)?;
+        self.judge_names(&mut findings, &mut culprits)?;
+        let report = SocketReport {
             connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
             waiting: counts.waiting.saturating_sub(before.waiting),
             lost_events: counts.lost_events + self.left_out + account.lost_total(),
             findings: findings.sorted(),
-        })
+        };
+        Ok((report, culprits))
     }
 
     fn owner(&self, process: u32, cgroup: u64) -> Owner {
@@ -172,6 +178,18 @@ impl<'a> Live<'a> {
     fn look(&mut self) -> Result<()> {
         self.looked = Instant::now();
         self.watch.look()?;
+        self.read_events();
+        Ok(())
+    }
+
+    /// Reads the objects that may have dropped the packets of new rows, and looks if it is time.
+    fn catch_up(&mut self) -> Result<()> {
+        for key in self.causes.tally.rows.keys() {
+            self.culprits.read_counters(key);
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            return self.look();
+        }
         self.read_events();
         Ok(())
     }
@@ -243,7 +261,12 @@ impl<'a> Live<'a> {
     }
 
     /// Judges the segments that TCP does not count, of connections without a verdict.
-    fn judge_unsent(&mut self, explained: &HashSet<Direction>, findings: &mut Findings) -> Result<()> {
+    fn judge_unsent(
+        &mut self,
+        explained: &HashSet<Direction>,
+        findings: &mut Findings,
+        culprits: &mut record::Culprits,
+    ) -> Result<()> {
         for (direction, unsent) in std::mem::take(&mut self.unsent) {
             let Direction { sender, receiver } = direction;
             if explained.contains(&direction)
@@ -256,13 +279,14 @@ impl<'a> Live<'a> {
             let dropped = HereDrop { joined: unsent.segments, drop: self.name_of(unsent.cause) };
             let between = Between { netns: 0, side: Some(side), local: Some(sender), remote: Some(receiver) };
             if let Some(verdict) = judge_unsent(side, &dropped) {
+                culprits.add(sender, receiver, &verdict.text());
                 findings.add(&self.owner(unsent.process, 0), between, verdict);
             }
         }
         Ok(())
     }
 
-    fn judge_names(&mut self, findings: &mut Findings) -> Result<()> {
+    fn judge_names(&mut self, findings: &mut Findings, culprits: &mut record::Culprits) -> Result<()> {
         let now = clock::monotonic();
         let mut unanswered: HashMap<(u32, u32, [u32; 4]), u64> = HashMap::new();
         for (ends, question) in self.watch.questions()? {
@@ -281,6 +305,7 @@ impl<'a> Live<'a> {
                 answers: Histogram::from_buckets(SLOW_FIRST_BITS, answers.times.map(u64::from)),
             };
             for verdict in judge_names(&questions) {
+                culprits.add_server(server, &verdict.text());
                 let between = Between { netns: key.netns, side: Some(Side::Client), local: None, remote: Some(server) };
                 findings.add(&self.owner(key.process, 0), between, verdict);
             }
@@ -427,19 +452,17 @@ impl Writer for Live<'_> {
                 unsent.entry(dropped.direction).or_insert_with(new).segments += 1;
             }
         });
-        self.flush()
+        let pressure = match &mut self.file {
+            Some(file) => file.write(blocks)?,
+            None => Pressure::Idle,
+        };
+        self.catch_up()?;
+        Ok(pressure)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        for key in self.causes.tally.rows.keys() {
-            self.culprits.read_counters(key);
-        }
-        if self.looked.elapsed() >= LOOK_EVERY {
-            self.look()?;
-        } else {
-            self.read_events();
-        }
-        Ok(Pressure::Idle)
+        self.catch_up()?;
+        self.file.as_mut().map_or(Ok(Pressure::Idle), |file| file.flush())
     }
 
     fn due(&self) -> Option<Instant> {
@@ -451,6 +474,6 @@ impl Writer for Live<'_> {
     }
 
     fn finish(&mut self) -> WriteOutcome {
-        WriteOutcome::default()
+        self.file.as_mut().map_or_else(WriteOutcome::default, |file| file.finish())
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 
 /// The mode of new files before the umask.
 const READABLE: u32 = 0o666;
@@ -28,6 +29,20 @@ pub fn private_umask() {
 /// Creates a file without a name, which is gone when it is closed.
 pub fn unnamed_in(directory: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(directory)
+}
+
+/// Gives a file without a name a name, in the place of a file that has it.
+pub fn name(file: &File, path: &Path) -> io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".draft");
+    let draft = Path::new(&draft);
+    match std::fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, own, CWD, draft, AtFlags::SYMLINK_FOLLOW)?;
+    std::fs::rename(draft, path)
 }
 
 /// Opens the file of this name, so that its space is not freed before this is closed.
@@ -76,6 +91,7 @@ pub fn own_user() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
 
     use super::*;
