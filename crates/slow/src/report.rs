@@ -6,11 +6,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
-use trawl_view::columns;
-use trawl_view::table;
 use trawl_view::text::count;
 
 use crate::judge::{judge, judge_names};
+use crate::lines::{self, Line};
 use crate::measures::{Connection, Process, Side};
 use crate::packets::Asked;
 use crate::verdict::Verdict;
@@ -104,31 +103,23 @@ impl Finding {
         }
     }
 
-    fn peer_and_count(&self) -> String {
-        match self.connections {
-            0 | 1 => self.peer.clone(),
-            connections => format!("{} ×{connections}", self.peer),
+    fn line(&self) -> Line<'_> {
+        Line {
+            who: &self.who,
+            peer: &self.peer,
+            connections: self.connections,
+            why: &self.why,
+            verdict: &self.verdict,
+            evidence: &self.evidence,
+            fix: self.fix,
         }
-    }
-
-    fn share_text(&self) -> String {
-        self.verdict.share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.findings.is_empty() {
-            let columns = columns![row: Finding;
-                "WHO" -8 row.who, "PEER" -8 row.peer_and_count(), "WHY" -8 row.why, "SHARE" 5 row.share_text()];
-            let table = table::text(&columns, self.findings.iter());
-            // Addresses may be long, so that the evidence has a line of its own.
-            let mut lines = table.lines();
-            lines.next().map_or(Ok(()), |titles| writeln!(f, "{titles}"))?;
-            for (line, finding) in lines.zip(self.findings.iter()) {
-                writeln!(f, "{line}\n  {}; {}", finding.evidence, finding.fix)?;
-            }
-        }
+        let rows: Vec<Line<'_>> = self.findings.iter().map(Finding::line).collect();
+        lines::write(f, &rows)?;
         let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
         writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))?;
         match self.drops_left_out {

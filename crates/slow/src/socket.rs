@@ -221,8 +221,9 @@ fn late_answer(of: &Socket) -> Option<Verdict> {
 fn path(of: &Socket) -> Option<Verdict> {
     let Sent { segments, fast, timeouts, probes, needless, late, large_timeouts, size, has_passed_large } = of.sent;
     let lost = (fast + timeouts + probes).saturating_sub(needless);
-    let share = of.share(timeouts * TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0)));
-    let is_stalled = timeouts > 0 && share >= judge::STALLED;
+    let timeout_ns = TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0));
+    let share = (timeouts > 0).then(|| of.share(timeouts * timeout_ns));
+    let is_stalled = share >= Some(judge::STALLED);
     let is_loss = judge::is_frequent(lost, segments) || lost > 0 && is_stalled;
     let here = of.here.sent.as_ref().and_then(|here| judge::loss_here(of.side, here, lost, segments));
     if let Some(cause) = here.filter(|_| is_loss) {

@@ -5,10 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use serde::Serialize;
-use trawl_view::columns;
-use trawl_view::table;
 use trawl_view::text::count;
 
+use crate::lines::{self, Line};
 use crate::measures::Side;
 use crate::socket::{Socket, Stage};
 use crate::verdict::{Cause, Verdict};
@@ -187,30 +186,23 @@ fn evidence(cause: &Cause, side: Option<Side>) -> String {
 }
 
 impl SocketFinding {
-    fn peer_and_count(&self) -> String {
-        match self.connections {
-            0 | 1 => self.peer.clone(),
-            connections => format!("{} ×{connections}", self.peer),
+    fn line(&self) -> Line<'_> {
+        Line {
+            who: &self.who,
+            peer: &self.peer,
+            connections: self.connections,
+            why: &self.why,
+            verdict: &self.verdict,
+            evidence: &self.evidence,
+            fix: self.fix,
         }
-    }
-
-    fn share_text(&self) -> String {
-        self.verdict.share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
     }
 }
 
 impl fmt::Display for SocketReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.findings.is_empty() {
-            let columns = columns![row: SocketFinding;
-                "WHO" -8 row.who, "PEER" -8 row.peer_and_count(), "WHY" -8 row.why, "SHARE" 5 row.share_text()];
-            let table = table::text(&columns, self.findings.iter());
-            let mut lines = table.lines();
-            lines.next().map_or(Ok(()), |titles| writeln!(f, "{titles}"))?;
-            for (line, finding) in lines.zip(self.findings.iter()) {
-                writeln!(f, "{line}\n  {}; {}", finding.evidence, finding.fix)?;
-            }
-        }
+        let rows: Vec<Line<'_>> = self.findings.iter().map(SocketFinding::line).collect();
+        lines::write(f, &rows)?;
         let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
         let waiting = match self.waiting {
             0 => String::new(),

@@ -183,6 +183,14 @@ impl Cause {
         }
     }
 
+    /// Returns the drop at this host that is the cause.
+    pub fn drop(&self) -> Option<&str> {
+        match self {
+            Self::LossHere { drop, .. } | Self::ResetHere { drop } => Some(drop),
+            _ => None,
+        }
+    }
+
     /// Returns the cause in a few words.
     pub fn why(&self) -> Cow<'static, str> {
         let text = match self {
