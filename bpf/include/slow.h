@@ -15,7 +15,7 @@
 
 /* Flags of a socket: it has connected; it was accepted; it existed before, and its ports say which end it is; a segment
  * is missing before received ones; the connection was reset by the peer, or by this host; data was on its way, or an
- * answer was pending; it closed; the process has chosen the size of its send buffer. */
+ * answer was pending; the process has chosen the size of its send buffer; received data has filled the window. */
 #define SLOW_CLIENT 1
 #define SLOW_SERVER 2
 #define SLOW_EXISTING 4
@@ -24,6 +24,7 @@
 #define SLOW_RESET_HERE 32
 #define SLOW_RESET_EARLY 64
 #define SLOW_FIXED_BUFFER 128
+#define SLOW_FILLED 256
 
 /* The measures of a socket in its storage. Times are in ns unless the name ends with another unit. */
 struct slow_socket {
@@ -58,7 +59,6 @@ struct slow_socket {
 	__u32 handshake_us;
 	/* The process that has read last; 0: none. */
 	__u32 process;
-	__u32 padding;
 	__u16 turns;
 	__u16 closures_out;
 	__u16 closures_in;
@@ -74,8 +74,8 @@ struct slow_socket {
 	/* The kernel's counts of needless repetitions and of segments out of order as the measures began. */
 	__u16 first_needless;
 	__u16 first_reordered;
+	__u16 flags;
 	__u8 retries;
-	__u8 flags;
 	/* Times to live of data and of a reset. */
 	__u8 ttl;
 	__u8 reset_ttl;
@@ -83,6 +83,7 @@ struct slow_socket {
 	__u8 round_trips[SLOW_BUCKETS];
 	__u8 queue[SLOW_BUCKETS];
 	__u8 turn_times[SLOW_BUCKETS];
+	__u8 padding[3];
 };
 
 /* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */
@@ -97,11 +98,12 @@ struct slow_ends {
 };
 
 /* Kinds of events: the measures of a socket, at a look or as it closed; a segment was repeated; a repetition filled a
- * gap. */
+ * gap; a segment was repeated to probe a silent path. */
 #define SLOW_LOOK 1
 #define SLOW_CLOSED 2
 #define SLOW_REPEATED 3
 #define SLOW_MISSING 4
+#define SLOW_PROBED 5
 
 /* A segment that was repeated (from this end), or was missing (from the peer). */
 struct slow_segment {

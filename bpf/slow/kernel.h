@@ -45,8 +45,14 @@ struct sock_common {
 	__be16 skc_dport;
 };
 
+struct sk_buff_head {
+	struct sk_buff *prev;
+	__u32 qlen;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	__u16 sk_protocol;
 	__u8 sk_userlocks : 4;
 	int sk_sndbuf;
@@ -150,12 +156,7 @@ struct task_group {
 	struct cfs_bandwidth cfs_bandwidth;
 };
 
-struct nsproxy {
-	struct net *net_ns;
-};
-
 struct task_struct {
-	struct nsproxy *nsproxy;
 	int pid;
 	int tgid;
 	struct sched_info sched_info;

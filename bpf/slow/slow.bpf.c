@@ -137,7 +137,7 @@ static __always_inline void note_ends(const struct sock *socket, struct slow_end
 }
 
 /* Returns the measures of a socket, beginning them if there are none. */
-static __always_inline struct slow_socket *begin(struct sock *socket, const struct tcp_sock *tcp, __u8 flags)
+static __always_inline struct slow_socket *begin(struct sock *socket, const struct tcp_sock *tcp, __u16 flags)
 {
 	struct slow_socket *measures = bpf_sk_storage_get(&slow_sockets, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -307,6 +307,21 @@ static __always_inline bool is_closed_here(const struct tcp_sock *tcp)
 	return tcp->rcv_nxt != tcp->copied_seq && (!room || room < tcp->inet_conn.icsk_ack.rcv_mss || room >> 31);
 }
 
+/* Notes whether received data fills this end's window. The peer then sends no more until the process has read. */
+static __always_inline void note_window(const struct tcp_sock *tcp, struct slow_socket *measures, __u32 length)
+{
+	__u32 room = tcp->rcv_wup + tcp->rcv_wnd - tcp->rcv_nxt;
+
+	if (measures->flags & SLOW_FILLED) {
+		measures->flags &= ~SLOW_FILLED;
+		COUNT(measures->closures_in);
+		measures->closed_in = add_to(measures->closed_in,
+					     (__u32)bpf_jiffies64() - tcp->inet_conn.icsk_ack.lrcvtime);
+	}
+	if (room < length + tcp->inet_conn.icsk_ack.rcv_mss)
+		measures->flags |= SLOW_FILLED;
+}
+
 /* Samples the sender's side at an acknowledgement. The kernel's own measures are still those before it. */
 static __always_inline void sample(struct sock *socket, const struct tcp_sock *tcp, struct slow_socket *measures)
 {
@@ -355,6 +370,7 @@ int trawl_slow_arrived(__u64 *arguments)
 		note_order(socket, measures, buffer, tcp);
 	if (notes->seq != tcp->rcv_nxt)
 		return 0;
+	note_window(tcp, measures, notes->end_seq - notes->seq);
 	now = bpf_ktime_get_ns();
 	if (!measures->unread)
 		measures->unread = now;
@@ -382,6 +398,15 @@ int trawl_slow_read(__u64 *arguments)
 	return 0;
 }
 
+/* Returns true if a segment that leaves resets the connection: it is no answer. */
+static __always_inline bool resets(const struct sk_buff *buffer)
+{
+	__u8 marks = 0;
+
+	bpf_probe_read_kernel(&marks, sizeof(marks), buffer->head + buffer->transport_header + 13);
+	return marks & TCP_RST;
+}
+
 static __always_inline void sent_segment(struct sock *socket, const struct sk_buff *buffer)
 {
 	struct slow_socket *measures;
@@ -399,7 +424,7 @@ static __always_inline void sent_segment(struct sock *socket, const struct sk_bu
 		add_time(measures->queue, delay);
 	if (!(measures->flags & SLOW_SERVER))
 		measures->turn = now;
-	else if (measures->turn)
+	else if (measures->turn && !resets(buffer))
 		answer(measures, now);
 }
 
@@ -483,11 +508,9 @@ int trawl_slow_left(__u64 *arguments)
 	return 0;
 }
 
-/* Runs as a process reads a datagram, or the data of a stream. */
-SEC("tp_btf/skb_copy_datagram_iovec")
-int trawl_slow_answered(__u64 *arguments)
+/* Notes an answer of a name server to a socket. */
+static __noinline void answered(const struct sock *socket, const struct sk_buff *buffer)
 {
-	const struct sk_buff *buffer = (void *)arguments[0];
 	struct slow_server_key key = {};
 	struct slow_question *question;
 	struct slow_answers *answers;
@@ -496,20 +519,17 @@ int trawl_slow_answered(__u64 *arguments)
 	__u64 time, above;
 	__u32 bucket = 0;
 
-	/* The buffers of a stream name their socket. */
-	if (buffer->sk)
-		return 0;
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.from != bpf_htons(DNS_PORT) || !(start.flags & DNS_ANSWER))
-		return 0;
+		return;
 	if (!read_addresses(buffer, ends.remote, ends.local))
-		return 0;
+		return;
 	ends.local_port = bpf_ntohs(start.to);
 	ends.remote_port = start.number;
-	ends.netns = bpf_get_current_task_btf()->nsproxy->net_ns->ns.inum;
+	ends.netns = socket->__sk_common.skc_net.net->ns.inum;
 	question = bpf_map_lookup_elem(&slow_questions, &ends);
 	if (!question)
-		return 0;
+		return;
 	__builtin_memcpy(key.server, ends.remote, sizeof(key.server));
 	key.process = question->process;
 	key.netns = ends.netns;
@@ -517,12 +537,30 @@ int trawl_slow_answered(__u64 *arguments)
 	bpf_map_delete_elem(&slow_questions, &ends);
 	answers = bpf_map_lookup_elem(&slow_answers, &key);
 	if (!answers)
-		return 0;
+		return;
 	__sync_fetch_and_add(&answers->answered, 1);
 	__sync_fetch_and_add(&answers->sum_us, time);
 	for (above = time >> SLOW_FIRST_BITS; above && bucket < SLOW_BUCKETS - 1; above >>= 1)
 		bucket++;
 	__sync_fetch_and_add(&answers->times[bucket & (SLOW_BUCKETS - 1)], 1);
+}
+
+/* Runs as a process has read a datagram. */
+SEC("?fentry/skb_consume_udp")
+int trawl_slow_answer(__u64 *arguments)
+{
+	answered((void *)arguments[0], (void *)arguments[1]);
+	return 0;
+}
+
+/* Runs as a socket gets data, where the kernel allows no program at its functions. */
+SEC("?tp_btf/sk_data_ready")
+int trawl_slow_ready(__u64 *arguments)
+{
+	struct sock *socket = (void *)arguments[0];
+
+	if (socket->sk_protocol == UDP && socket->sk_receive_queue.qlen)
+		answered(socket, socket->sk_receive_queue.prev);
 	return 0;
 }
 
@@ -533,6 +571,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	const struct tcp_skb_cb *notes = notes_of((void *)arguments[1]);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
 	struct slow_socket *measures;
+	__u32 kind = SLOW_REPEATED;
 
 	if (!tcp)
 		return 0;
@@ -542,6 +581,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	if (socket->__sk_common.skc_state == STATE_SYN_SENT) {
 		measures->retries++;
 	} else if (tcp->inet_conn.icsk_pending == PENDING_LOSS_PROBE) {
+		kind = SLOW_PROBED;
 		COUNT(measures->probes);
 	} else if (BPF_CORE_READ_BITFIELD(&tcp->inet_conn, icsk_ca_state) == STATE_LOSS) {
 		COUNT(measures->timeouts);
@@ -550,7 +590,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	} else {
 		COUNT(measures->fast);
 	}
-	note_segment(SLOW_REPEATED, socket, notes->seq, notes->end_seq, tcp->rcv_nxt);
+	note_segment(kind, socket, notes->seq, notes->end_seq, tcp->rcv_nxt);
 	return 0;
 }
 
@@ -675,7 +715,7 @@ int trawl_slow_state(__u64 *arguments)
 	return 0;
 }
 
-static __always_inline void note_reset(struct sock *socket, __u8 flag)
+static __always_inline void note_reset(struct sock *socket, __u16 flag)
 {
 	struct slow_socket *measures = measures_of(socket);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
@@ -685,6 +725,9 @@ static __always_inline void note_reset(struct sock *socket, __u8 flag)
 	measures->flags |= flag;
 	if (tcp->packets_out || tcp->write_seq != tcp->snd_una || measures->turn)
 		measures->flags |= SLOW_RESET_EARLY;
+	/* A process that closes with a reset has closed the socket before. */
+	if (socket->__sk_common.skc_state == STATE_CLOSED && measures->flags & SLOW_RESET_EARLY)
+		tell(socket, tcp, measures, SLOW_CLOSED, STATE_ESTABLISHED);
 }
 
 SEC("tp_btf/tcp_receive_reset")

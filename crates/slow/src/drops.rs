@@ -69,7 +69,6 @@ struct Segment {
     to: u32,
     ack: Option<u32>,
     time_ns: u64,
-    place: u32,
     cause: u32,
     is_filtered: bool,
     is_joined: bool,
@@ -78,7 +77,8 @@ struct Segment {
 /// The dropped segments of the last time.
 #[derive(Debug, Default)]
 pub struct Drops {
-    flows: HashMap<Direction, VecDeque<Segment>>,
+    /// The segments of each direction at each place.
+    flows: HashMap<(Direction, u32), VecDeque<Segment>>,
     places: Vec<String>,
     kept: usize,
     left_out: u64,
@@ -96,21 +96,14 @@ impl Drops {
         }
         let is_full = self.kept >= ALL;
         let place = self.place(dropped.place);
-        let segment = Segment {
-            from: seq,
-            to: seq.wrapping_add(length),
-            ack,
-            time_ns,
-            place,
-            cause,
-            is_filtered,
-            is_joined: false,
-        };
-        if is_full && !self.flows.contains_key(&direction) {
+        let segment =
+            Segment { from: seq, to: seq.wrapping_add(length), ack, time_ns, cause, is_filtered, is_joined: false };
+        let key = (direction, place);
+        if is_full && !self.flows.contains_key(&key) {
             self.left_out += 1;
             return;
         }
-        let segments = self.flows.entry(direction).or_default();
+        let segments = self.flows.entry(key).or_default();
         if is_full || segments.len() >= SEGMENTS {
             segments.pop_front();
             self.left_out += 1;
@@ -153,45 +146,49 @@ impl Drops {
     /// Returns the last drop of each place that caused a repetition.
     pub fn find(&mut self, direction: Direction, repetition: &Repetition) -> Vec<Joined<'_>> {
         let Repetition { time_ns, since_ns, .. } = *repetition;
-        let Some(segments) = self.flows.get_mut(&direction) else { return Vec::new() };
         let first = since_ns.unwrap_or(0).max(time_ns.saturating_sub(LONGEST_NS)).saturating_sub(STAMP_NS);
-        let mut last: Vec<&Segment> = Vec::new();
-        let is_time = |one: &Segment| (first..=time_ns).contains(&one.time_ns);
-        for segment in segments.iter_mut().filter(|one| is_time(one) && one.belongs_to(repetition)) {
-            segment.is_joined = true;
-            match last.iter_mut().find(|one| one.place == segment.place) {
-                Some(known) if known.time_ns > segment.time_ns => {}
-                Some(known) => *known = segment,
-                None => last.push(segment),
+        let is_cause = |one: &&mut Segment| (first..=time_ns).contains(&one.time_ns) && one.belongs_to(repetition);
+        let mut found = Vec::new();
+        for (number, place) in self.places.iter().enumerate() {
+            let segments = self.flows.get_mut(&(direction, number as u32)).into_iter().flatten();
+            let mut last: Option<&Segment> = None;
+            for segment in segments.filter(is_cause) {
+                segment.is_joined = true;
+                if last.is_none_or(|last| last.time_ns <= segment.time_ns) {
+                    last = Some(segment);
+                }
             }
+            found.extend(last.map(|one| Joined { place, cause: one.cause }));
         }
-        let joined = |one: &Segment| Joined { place: &self.places[one.place as usize], cause: one.cause };
-        last.into_iter().map(joined).collect()
+        found
     }
 
     /// Returns true if most of the drops at a place that were acknowledged up to a number were never repeated: they are
     /// copies, such as a mirror's.
     pub fn are_copies(&self, direction: Direction, place: &str, acknowledged: Option<u32>) -> bool {
-        let Some(segments) = self.flows.get(&direction) else { return false };
-        let is_there = |one: &&Segment| self.places[one.place as usize] == place;
+        let number = self.places.iter().position(|one| one == place).map(|number| number as u32);
+        let Some(segments) = number.and_then(|number| self.flows.get(&(direction, number))) else { return false };
         let has_arrived = |one: &Segment| acknowledged.is_none_or(|number| !is_before(number, one.to));
-        let (joined, others): (Vec<&Segment>, Vec<&Segment>) =
-            segments.iter().filter(is_there).partition(|one| one.is_joined);
+        let (joined, others): (Vec<&Segment>, Vec<&Segment>) = segments.iter().partition(|one| one.is_joined);
         others.into_iter().filter(|one| has_arrived(one)).count() > joined.len()
+    }
+
+    /// Returns the segments of a direction that rules dropped, the last ones of each place first.
+    fn filtered(&self, direction: Direction) -> impl Iterator<Item = &Segment> {
+        let of = move |number: usize| self.flows.get(&(direction, number as u32));
+        (0..self.places.len()).filter_map(of).flat_map(|segments| segments.iter().rev()).filter(|one| one.is_filtered)
     }
 
     /// Returns the cause of a segment's drop by a rule at this time.
     pub fn filtered_at(&self, direction: Direction, time_ns: u64) -> Option<u32> {
-        let is_it = |one: &&Segment| one.is_filtered && one.time_ns.abs_diff(time_ns) <= RESET_NS;
-        self.flows.get(&direction)?.iter().rev().find(is_it).map(|one| one.cause)
+        self.filtered(direction).find(|one| one.time_ns.abs_diff(time_ns) <= RESET_NS).map(|one| one.cause)
     }
 
     /// Returns the cause of a segment's drop by a rule, if a reset with these numbers answers it.
     pub fn answered_by_reset(&self, direction: Direction, seq: u32, ack: u32, time_ns: u64) -> Option<u32> {
         let is_answered = |one: &Segment| one.ack.map_or(one.to == ack, |expected| expected == seq);
         let is_then = |one: &Segment| one.time_ns.abs_diff(time_ns) <= RESET_NS;
-        let segments = self.flows.get(&direction)?;
-        segments.iter().rev().find(|one| one.is_filtered && is_then(one) && is_answered(one)).map(|one| one.cause)
+        self.filtered(direction).find(|one| is_then(one) && is_answered(one)).map(|one| one.cause)
     }
 }
 

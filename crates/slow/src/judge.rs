@@ -223,11 +223,13 @@ fn reset(of: &Connection) -> Option<Verdict> {
 
 /// Returns what is wrong with the answers of a name server to a host.
 pub fn judge_names(of: &Questions) -> Vec<Verdict> {
-    let Questions { asked, unanswered, answers } = of;
+    let Questions { asked, unanswered, answers, answers_ns } = of;
     let is_silent = *unanswered >= NAMES_SILENT && *unanswered as f64 >= NAMES_SILENT_PART * *asked as f64;
     let silent =
         is_silent.then(|| verdict(Cause::SilentNames { unanswered: *unanswered, asked: *asked }, Level::Certain, None));
-    let median = answers.median_ns().filter(|median| answers.count() >= NAMES && *median >= NAMES_NS);
+    let median = answers
+        .median_near(answers_ns / answers.count().max(1))
+        .filter(|median| answers.count() >= NAMES && *median >= NAMES_NS);
     let slow =
         median.map(|median_ns| verdict(Cause::SlowNames { answers: answers.count(), median_ns }, Level::Certain, None));
     silent.into_iter().chain(slow).collect()
@@ -413,7 +415,7 @@ mod tests {
     fn name_servers_are_judged_by_median_and_silence() {
         let found = |asked, unanswered, ms| {
             let answers = times(asked - unanswered, ms);
-            let verdicts = judge_names(&Questions { asked, unanswered, answers });
+            let verdicts = judge_names(&Questions { asked, unanswered, answers, answers_ns: 0 });
             verdicts.iter().map(|verdict| verdict.cause.why()).collect::<Vec<_>>()
         };
         assert_eq!(found(10, 0, 2), [""; 0]);

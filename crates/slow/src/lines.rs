@@ -7,7 +7,7 @@ use trawl_view::table;
 
 use crate::verdict::Verdict;
 
-/// What a report says about connections of one kind.
+/// The verdict about connections of one kind, for people.
 pub(crate) struct Line<'a> {
     pub who: &'a str,
     pub peer: &'a str,

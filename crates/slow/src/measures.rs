@@ -150,5 +150,7 @@ pub struct Questions {
     pub asked: u64,
     /// Questions without an answer within the time that `packets` allows.
     pub unanswered: u64,
+    /// Times until an answer, and their sum.
     pub answers: Histogram,
+    pub answers_ns: u64,
 }

@@ -133,7 +133,9 @@ impl Analysis {
             && let Some(asked) = self.asked.remove(&(to, from, id))
         {
             let questions = self.questions.entry((to.ip(), from)).or_default();
-            questions.answers.add(now.saturating_sub(asked));
+            let answered_ns = now.saturating_sub(asked);
+            questions.answers.add(answered_ns);
+            questions.answers_ns += answered_ns;
         }
     }
 

@@ -152,9 +152,13 @@ impl Socket {
     }
 }
 
-/// Returns the verdict about segments that the kernel dropped before they left, which TCP does not count.
-pub fn judge_unsent(of: Side, dropped: &HereDrop) -> Option<Verdict> {
+/// Returns the verdict about segments of a side that a rule dropped, of a connection that shows nothing. `rejects` says
+/// that the rule answers them.
+pub fn judge_filtered(of: Side, dropped: &HereDrop, rejects: bool) -> Option<Verdict> {
     let HereDrop { joined, drop } = dropped;
+    if rejects {
+        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
+    }
     let cause = Cause::LossHere { of, joined: *joined, repeated: *joined, segments: 0, drop: drop.clone() };
     judge::is_frequent(*joined, *joined).then(|| verdict(cause, Level::Certain, None))
 }

@@ -52,7 +52,7 @@ pub enum Cause {
         of: Side,
         joined: u64,
         repeated: u64,
-        /// 0: the segments were dropped before TCP counted them.
+        /// 0: unknown, since TCP has not counted the dropped segments.
         segments: u64,
         /// The reason, place and rule, as `trawl why` names them.
         drop: String,
@@ -268,7 +268,7 @@ impl fmt::Display for Cause {
                 write!(f, "{part:.2} % of the {} segments, {}", of(*side), count(*timeouts, "timeout"))
             }
             Self::LossHere { joined, segments: 0, .. } => {
-                write!(f, "{} dropped before they left", count(*joined, "segment"))
+                write!(f, "{} dropped", count(*joined, "segment"))
             }
             Self::LossHere { joined, repeated, segments, .. } => {
                 write!(f, "{:.2} %, {joined} of {repeated} joined", percent(*repeated, *segments))

@@ -8,8 +8,11 @@ use trawl_sys::words::shown;
 use trawl_view::record::PacketView;
 use trawl_view::why::{DropKey, NETFILTER, Tally};
 
-/// The hooks of netfilter that the packets of a host's own sockets pass first.
-const OUTPUT: [&str; 2] = ["output", "postrouting"];
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Input,
+    Output,
+}
 
 /// The rows of dropped packets, and numbers for each row and each rule that is noted with its packets.
 #[derive(Debug, Default)]
@@ -32,10 +35,14 @@ impl Causes {
         Some(PacketDrop { netns, cause, is_filtered: drop.reason == NETFILTER })
     }
 
-    /// Returns true for drops of packets on their way out of a namespace.
-    pub(super) fn is_output(&self, number: u32) -> bool {
-        let hook = self.keys.get(number as usize).and_then(|(key, _)| key.hook.as_deref());
-        hook.is_some_and(|hook| OUTPUT.contains(&hook))
+    /// Returns the direction of packets that a rule of netfilter dropped, if it is a hook of sockets.
+    pub(super) fn way(&self, number: u32) -> Option<Way> {
+        let hook = self.keys.get(number as usize).and_then(|(key, _)| key.hook.as_deref())?;
+        match hook {
+            "output" => Some(Way::Output),
+            "input" | "prerouting" => Some(Way::Input),
+            _ => None,
+        }
     }
 
     /// Returns the text of a number. `culprit` names the object that dropped all packets of a row.

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_bpf::layout::slow::{
-    SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_RESET_BY_PEER, SLOW_RESET_EARLY,
-    SLOW_RESET_HERE, SlowEnds, SlowRow, SlowSegment,
+    SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_PROBED, SLOW_REPEATED,
+    SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SlowEnds, SlowRow, SlowSegment,
 };
 use trawl_bpf::slow_watch::{Event, SlowWatch};
 use trawl_capture::process::Processes;
@@ -22,14 +22,14 @@ use trawl_slow::judge::judge_names;
 use trawl_slow::measures::{HereDrop, Questions, Side};
 use trawl_slow::packets::dropped;
 use trawl_slow::socket::{
-    Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge, judge_unsent,
+    Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge, judge_filtered,
 };
 use trawl_slow::sockets::{Between, Findings, Owner, SocketReport};
 use trawl_source::packets_of;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::record::RingPackets;
 
-use super::causes::Causes;
+use super::causes::{Causes, Way};
 use super::chosen::{Chosen, Transport};
 use super::file::packet_of;
 use super::record;
@@ -59,13 +59,21 @@ struct Ends {
     netns: u32,
 }
 
-/// Segments of a process here that were dropped before they left.
+/// The reason, place and rule of a drop.
+struct DropName {
+    text: String,
+    /// The rule answers the packets that it drops.
+    rejects: bool,
+}
+
+/// Segments that a rule here dropped on their way out, or on their way to a process.
 #[derive(Debug)]
-struct Unsent {
+struct Filtered {
     cause: u32,
     segments: u64,
     process: u32,
     netns: String,
+    is_output: bool,
 }
 
 /// A running search for the causes of delay.
@@ -84,7 +92,7 @@ pub struct Live<'a> {
     /// The longest queues of listening sockets.
     queues: HashMap<u64, Queues>,
     segments: HashMap<Ends, Vec<SlowSegment>>,
-    unsent: HashMap<Direction, Unsent>,
+    filtered: HashMap<Direction, Filtered>,
     kept: usize,
     left_out: u64,
     looked: Instant,
@@ -114,7 +122,7 @@ impl<'a> Live<'a> {
             rows: HashMap::new(),
             queues: HashMap::new(),
             segments: HashMap::new(),
-            unsent: HashMap::new(),
+            filtered: HashMap::new(),
             kept: 0,
             left_out: 0,
             looked: Instant::now(),
@@ -132,7 +140,7 @@ impl<'a> Live<'a> {
         let (mut names, mut explained) = (HashMap::new(), HashSet::new());
         for row in &rows {
             let mut socket = socket_of(row, hertz);
-            socket.here = self.drops_of(row, &socket);
+            self.note_drops(row, &mut socket);
             if let Stage::Listening(queues) = &mut socket.stage {
                 *queues = self.queues.get(&row.cookie).copied().unwrap_or(*queues);
             }
@@ -148,7 +156,7 @@ impl<'a> Live<'a> {
             }
             explained.insert(Direction { sender: socket.local, receiver: socket.remote });
         }
-        self.judge_unsent(&explained, &mut findings, &mut culprits)?;
+        self.judge_filtered(&explained, &mut findings, &mut culprits)?;
         self.judge_names(&mut findings, &mut culprits)?;
         let report = SocketReport {
             connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
@@ -226,61 +234,77 @@ impl<'a> Live<'a> {
         self.segments.entry(ends_of(&segment.ends)).or_default().push(*segment);
     }
 
-    /// Returns the packets of a connection that the kernel here has dropped.
-    fn drops_of(&mut self, row: &SlowRow, socket: &Socket) -> SocketDrops {
+    /// Notes the packets of a connection that the kernel here has dropped.
+    fn note_drops(&mut self, row: &SlowRow, socket: &mut Socket) {
         let ends = ends_of(&row.ends);
         let sent = Direction { sender: ends.local, receiver: ends.remote };
         let received = Direction { sender: ends.remote, receiver: ends.local };
         let segments = self.segments.get(&ends).map_or(&[][..], Vec::as_slice);
         let offset = clock::wall().saturating_sub(clock::monotonic());
-        let mut joins = [Joins::default(), Joins::default()];
-        for segment in segments {
-            let is_missing = segment.kind as usize == SLOW_MISSING;
-            joins[usize::from(is_missing)].push(repetition(segment, offset));
+        let mut joined = |kind: usize, direction| {
+            let mut joins = Joins::default();
+            let of_kind = segments.iter().filter(|one| one.kind as usize == kind);
+            of_kind.for_each(|one| joins.push(repetition(one, offset)));
+            joins.end(&mut self.drops, direction, None)
+        };
+        let (repeated, probed) = (joined(SLOW_REPEATED, sent), joined(SLOW_PROBED, sent));
+        let missing = joined(SLOW_MISSING, received);
+        // A probe of a silent path repeats a segment that may have arrived.
+        let probes = probed.map_or(0, |found| found.joined);
+        let of_sent = match (repeated, probed) {
+            (Some(found), _) => Some(Found { joined: found.joined + probes, ..found }),
+            (None, probed) => probed,
+        };
+        if of_sent.is_some() {
+            socket.sent.probes = probes;
         }
-        let [of_sent, of_received] = joins;
-        let of_sent = of_sent.end(&mut self.drops, sent, None);
-        let of_received = of_received.end(&mut self.drops, received, None);
         let was_reset = socket.reset.is_some() || matches!(socket.stage, Stage::Failed { .. });
         let reset = was_reset.then(|| self.drops.filtered_at(sent, row.time + offset)).flatten();
-        let mut named = |found: Found| HereDrop { joined: found.joined, drop: self.name_of(found.cause) };
-        SocketDrops {
+        let mut named = |found: Found| HereDrop { joined: found.joined, drop: self.name_of(found.cause).text };
+        socket.here = SocketDrops {
             sent: of_sent.map(&mut named),
-            received: of_received.map(&mut named),
-            reset: reset.map(|cause| self.name_of(cause)),
-        }
+            received: missing.map(&mut named),
+            reset: reset.map(|cause| self.name_of(cause).text),
+        };
     }
 
     /// Returns the reason of a drop, and the rule or another object that dropped the packets.
-    fn name_of(&mut self, cause: u32) -> String {
+    fn name_of(&mut self, cause: u32) -> DropName {
         let culprits = &mut self.culprits;
-        self.causes.text(cause, |tally, key| {
-            let row = tally.rows.get(key)?;
-            culprits.of(key, row, tally).only_culprit().map(str::to_owned)
-        })
+        let mut rejects = false;
+        let text = self.causes.text(cause, |tally, key| {
+            let blame = culprits.of(key, tally.rows.get(key)?, tally);
+            rejects = blame.culprits.iter().any(|one| one.is_certain && one.name.contains(REJECT));
+            blame.only_culprit().map(str::to_owned)
+        });
+        DropName { text, rejects }
     }
 
-    /// Judges the segments that TCP does not count, of connections without a verdict.
-    fn judge_unsent(
+    /// Judges the connections that show nothing, whose segments a rule has dropped: TCP does not count what it could not
+    /// send, and does not miss what has not arrived.
+    fn judge_filtered(
         &mut self,
         explained: &HashSet<Direction>,
         findings: &mut Findings,
         culprits: &mut record::Culprits,
     ) -> Result<()> {
-        for (direction, unsent) in std::mem::take(&mut self.unsent) {
+        for (direction, filtered) in std::mem::take(&mut self.filtered) {
             let Direction { sender, receiver } = direction;
-            if explained.contains(&direction)
-                || !self.chosen.has_label(&unsent.netns)
+            let (local, remote) = if filtered.is_output { (sender, receiver) } else { (receiver, sender) };
+            if explained.contains(&Direction { sender: local, receiver: remote })
+                || !self.chosen.has_label(&filtered.netns)
                 || !self.chosen.matches(sender, receiver, Transport::Tcp)?
             {
                 continue;
             }
-            let side = if sender.port() < receiver.port() { Side::Server } else { Side::Client };
-            let dropped = HereDrop { joined: unsent.segments, drop: self.name_of(unsent.cause) };
-            let between = Between { netns: 0, side: Some(side), local: Some(sender), remote: Some(receiver) };
-            if let Some(verdict) = judge_unsent(side, &dropped) {
+            let side = if local.port() < remote.port() { Side::Server } else { Side::Client };
+            let sending = if filtered.is_output { side } else { side.other() };
+            let name = self.name_of(filtered.cause);
+            let dropped = HereDrop { joined: filtered.segments, drop: name.text };
+            let between = Between { netns: 0, side: Some(side), local: Some(local), remote: Some(remote) };
+            if let Some(verdict) = judge_filtered(sending, &dropped, name.rejects) {
                 culprits.add(sender, receiver, &verdict.text());
-                findings.add(&self.owner(unsent.process, 0), between, verdict);
+                findings.add(&self.owner(filtered.process, 0), between, verdict);
             }
         }
         Ok(())
@@ -303,6 +327,7 @@ impl<'a> Live<'a> {
                 asked: answers.asked,
                 unanswered: unanswered.get(&(key.process, key.netns, key.server)).copied().unwrap_or(0),
                 answers: Histogram::from_buckets(SLOW_FIRST_BITS, answers.times.map(u64::from)),
+                answers_ns: answers.sum_us * MICROSECOND,
             };
             for verdict in judge_names(&questions) {
                 culprits.add_server(server, &verdict.text());
@@ -314,6 +339,8 @@ impl<'a> Live<'a> {
     }
 }
 
+/// The word in the rules of nftables that answer what they drop.
+const REJECT: &str = "reject";
 /// Bytes that a peer may have acknowledged since it sent a segment.
 const SENT_SINCE: u32 = 1 << 20;
 
@@ -433,23 +460,23 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
 
 impl Writer for Live<'_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let (drops, causes, unsent) = (&mut self.drops, &mut self.causes, &mut self.unsent);
+        let (drops, causes, filtered) = (&mut self.drops, &mut self.causes, &mut self.filtered);
         self.packets.each(blocks.bytes(), |packet, _| {
             let drop = packet.drop().and_then(|drop| causes.of(packet, &drop));
             let Some(dropped) = drop.and_then(|drop| dropped(&packet_of(packet, 0), &drop)) else { return };
             drops.add(&dropped);
-            let is_known = unsent.len() < MOST_SOCKETS || unsent.contains_key(&dropped.direction);
-            if let Some(process) = packet.process.filter(|_| is_known)
-                && dropped.length > 0
-                && causes.is_output(dropped.cause)
-            {
-                let new = || Unsent {
+            let is_known = filtered.len() < MOST_SOCKETS || filtered.contains_key(&dropped.direction);
+            let process = packet.process.map_or(0, |process| process.id);
+            let way = causes.way(dropped.cause).filter(|way| is_known && (process != 0 || *way == Way::Output));
+            if let Some(way) = way {
+                let new = || Filtered {
                     cause: dropped.cause,
                     segments: 0,
-                    process: process.id,
+                    process,
                     netns: dropped.place.to_owned(),
+                    is_output: way == Way::Output,
                 };
-                unsent.entry(dropped.direction).or_insert_with(new).segments += 1;
+                filtered.entry(dropped.direction).or_insert_with(new).segments += u64::from(dropped.length > 0);
             }
         });
         let pressure = match &mut self.file {

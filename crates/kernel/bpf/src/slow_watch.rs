@@ -14,6 +14,7 @@ use crate::layout::slow::{
     SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
 };
 use crate::object::{SLOW, explained, quiet_libbpf};
+use crate::probe;
 use crate::process_watch::ProcessWatch;
 use crate::table::Table;
 
@@ -23,6 +24,9 @@ const OWNERS: &str = "socket_owners";
 /// The iterators: over existing sockets, and over measured ones.
 const EXISTING: &str = "trawl_slow_existing";
 const LOOK: &str = "trawl_slow_look";
+/// Programs that see the answers of name servers: the first runs for datagrams alone, but some kernels allow no program at
+/// their functions; the second needs a tracepoint that Linux has since 6.3.
+const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", "sk_data_ready")];
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -42,6 +46,7 @@ pub struct SlowWatch {
     counts: Table,
     answers: Table,
     questions: Table,
+    sees_answers: bool,
     _links: Vec<Link>,
     _object: Object,
 }
@@ -67,6 +72,13 @@ fn event(bytes: &[u8]) -> Option<Event> {
 impl SlowWatch {
     /// Attaches the programs, and begins the measures of the sockets that are in the middle of something.
     pub fn attach(owners: &ProcessWatch) -> Result<Self> {
+        let wanted = ANSWERS.into_iter().filter(|(_, what)| !probe::is_unwanted(what));
+        let attached = wanted.map(|(name, _)| Self::attach_with(owners, Some(name))).find(Result::is_ok);
+        attached.unwrap_or_else(|| Self::attach_with(owners, None))
+    }
+
+    /// Attaches the programs, and one that sees the answers of name servers.
+    fn attach_with(owners: &ProcessWatch, answers: Option<&str>) -> Result<Self> {
         quiet_libbpf();
         let maps = owners.maps();
         let mut open = ObjectBuilder::default().open_memory(SLOW).map_err(fail)?;
@@ -74,10 +86,14 @@ impl SlowWatch {
             let shared = maps.iter().find(|(name, _)| *name == OWNERS && map.name() == *name);
             shared.map_or(Ok(()), |(_, map_of_owners)| map.reuse_fd(*map_of_owners)).map_err(fail)?;
         }
+        for mut program in open.progs_mut() {
+            let is_wanted = program.autoload() || answers.is_some_and(|name| program.name() == name);
+            program.set_autoload(is_wanted);
+        }
         let object = open.load().map_err(fail)?;
         let (mut links, mut existing, mut look) = (Vec::new(), None, None);
         let sockets = descriptor(&object, SOCKETS)?;
-        for program in object.progs_mut() {
+        for program in object.progs_mut().filter(|one| one.autoload()) {
             match program.name().to_str() {
                 Some(EXISTING) => existing = Some(program.attach().map_err(fail)?),
                 Some(LOOK) => look = Some(program.attach_iter(sockets.as_fd()).map_err(fail)?),
@@ -103,6 +119,7 @@ impl SlowWatch {
             counts: table(&object, "slow_counts")?,
             answers: table(&object, "slow_answers")?,
             questions: table(&object, "slow_questions")?,
+            sees_answers: answers.is_some(),
             _links: links,
             _object: object,
         })
@@ -142,9 +159,9 @@ impl SlowWatch {
         entries(&self.answers)
     }
 
-    /// Returns the questions to name servers that have no answer yet.
+    /// Returns the questions to name servers that have no answer yet; none if answers are not seen.
     pub fn questions(&self) -> Result<Vec<(SlowEnds, SlowQuestion)>> {
-        entries(&self.questions)
+        if self.sees_answers { entries(&self.questions) } else { Ok(Vec::new()) }
     }
 }
 
