@@ -145,7 +145,7 @@ pub fn send_from(
 }
 
 /// The directory of a test's files.
-pub trait Files: fmt::Debug {
+pub trait Files: fmt::Debug + Send + Sync {
     /// Returns a path in the test's own directory, as text for an argument.
     fn file(&self, name: &str) -> String;
 }

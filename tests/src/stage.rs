@@ -32,7 +32,7 @@ impl Stage {
 
     /// Opens a lab whose ends are joined by an emulated path.
     pub fn over(path: Path) -> Option<Self> {
-        let lab = tools_or_skip(&["ethtool"]).then(LineLab::open)??;
+        let lab = tools_or_skip(&["ethtool", "tc"]).then(LineLab::open)??;
         let wire = Wire::between(&lab.line, path);
         Some(Self { client: lab.line.a.clone(), server: lab.line.b.clone(), wire: Some(wire), lab: Box::new(lab) })
     }

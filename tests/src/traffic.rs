@@ -73,13 +73,17 @@ pub struct Names {
 }
 
 impl Names {
-    /// Opens a resolver at this address of the server, and a socket of the client.
+    /// Opens a resolver at this address of the server, and a socket of the client, which is connected by IPv6.
     pub fn at(stage: &Stage, address: IpAddr) -> Self {
         let bind = |at: SocketAddr| move || UdpSocket::bind(at);
         let server = SocketAddr::new(address, 53);
         let resolver = run_in(&stage.server.namespace, bind(server)).expect("a namespace").expect("a port");
         let from = SocketAddr::new(if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() }, 0);
         let host = run_in(&stage.client.namespace, bind(from)).expect("a namespace").expect("a port");
+        // Libraries for names differ in this.
+        if address.is_ipv6() {
+            host.connect(server).expect("an address");
+        }
         Self { host, resolver, server, asked: 0 }
     }
 

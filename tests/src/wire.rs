@@ -18,6 +18,7 @@ use trawl_lab::{Line, Station};
 use trawl_sys::events;
 use trawl_sys::netns::run_in;
 
+use crate::args;
 use crate::witness::{output, run};
 
 /// Frames from this length on carry data: others are neither lost nor late.
@@ -41,6 +42,8 @@ pub struct Path {
     pub late: Option<u64>,
     /// Longest frame that passes.
     pub longest: Option<usize>,
+    /// True if the middle drops a copy of each frame, as hosts do with other hosts' frames.
+    pub drops_copies: bool,
     /// Bytes in a second, and bytes that may wait.
     pub rate: Option<(u64, u64)>,
 }
@@ -63,8 +66,13 @@ struct State {
 impl Wire {
     /// Joins both ends of a line in its middle, which no longer forwards.
     pub fn between(line: &Line, path: Path) -> Self {
-        for setting in ["net.ipv4.conf.all.forwarding=0", "net.ipv6.conf.all.forwarding=0"] {
-            run("ip", &["netns", "exec", &line.left.name, "sysctl", "-q", "-w", setting]);
+        for middle in [&line.left, &line.right] {
+            // A forwarded copy would arrive at the other end, and a dropped one look like a loss.
+            let [stolen, dropped] = ["1,6 0 0 4", "1,6 0 0 2"];
+            let program = if path.drops_copies { dropped } else { stolen };
+            let (name, interface) = (&middle.name, &middle.interface);
+            run("tc", &args!("-n {name} qdisc add dev {interface} clsact"));
+            run("tc", &args!("-n {name} filter add dev {interface} ingress bpf da bytecode '{program}'"));
         }
         // Packet sockets would see joined segments, and packets whose checksums the card computes.
         for end in [&line.a, &line.left, &line.right, &line.b] {

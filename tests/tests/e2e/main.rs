@@ -82,6 +82,7 @@ mod series;
 mod serve;
 mod sharing;
 mod slow;
+mod slow_live;
 mod sources;
 mod stamp;
 mod store;

@@ -403,15 +403,20 @@ def ping(address):
         pinging.recv(64)
 
 
-if sys.argv[1] == "serve":
-    serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-elif sys.argv[1] == "answer":
-    answer(socket.socket(fileno=int(sys.argv[2])))
-elif sys.argv[1] == "accept":
-    work_alone(accept, socket.socket(fileno=int(sys.argv[2])))
-elif sys.argv[1] == "ping":
-    ping(sys.argv[2])
-elif sys.argv[1] == "write":
-    write_segment(sys.argv[2], int(sys.argv[3]))
-else:
-    ask(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+def main():
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    elif sys.argv[1] == "answer":
+        answer(socket.socket(fileno=int(sys.argv[2])))
+    elif sys.argv[1] == "accept":
+        work_alone(accept, socket.socket(fileno=int(sys.argv[2])))
+    elif sys.argv[1] == "ping":
+        ping(sys.argv[2])
+    elif sys.argv[1] == "write":
+        write_segment(sys.argv[2], int(sys.argv[3]))
+    else:
+        ask(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+
+
+if __name__ == "__main__":
+    main()
