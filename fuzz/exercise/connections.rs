@@ -1,7 +1,7 @@
 //! Drives the analysis of connections with the packets of arbitrary capture files.
 
 use trawl_packet::read::CaptureReader;
-use trawl_slow::packets::{Analysis, Packet};
+use trawl_slow::packets::{Analysis, Packet, PacketDrop};
 use trawl_slow::report::Report;
 use trawl_view::record::PacketSource;
 
@@ -12,9 +12,14 @@ pub fn capture_file(bytes: &[u8]) {
     while let Ok(true) = PacketSource::advance(&mut reader) {
         let Some(view) = PacketSource::current(&reader) else { continue };
         let (time_ns, link_type, captured) = (view.timestamp_ns, view.link_type, view.captured);
-        analysis.add(&Packet { time_ns, link_type, captured, place: 0 });
+        let packet = Packet { time_ns, link_type, captured, place: 0, is_sent: None, process: None };
+        // Each fourth packet was dropped.
+        match time_ns % 4 {
+            0 => analysis.add_drop(&packet, &PacketDrop { netns: "web", cause: 0, is_filtered: true }),
+            _ => analysis.add(&packet),
+        }
     }
     let packets = analysis.packets();
-    let (connections, names) = analysis.end();
-    assert!(Report::new(packets, &connections, &names).to_string().ends_with('\n'));
+    let (connections, names) = analysis.end(|_| "NETFILTER_DROP".to_owned());
+    assert!(Report::new(packets, 0, &connections, &names).to_string().ends_with('\n'));
 }
