@@ -24,6 +24,7 @@ mod programs;
 mod read;
 mod rfc2544;
 pub mod run;
+mod slow;
 mod store;
 
 use trawl_sys::Result;

@@ -6,7 +6,7 @@ use trawl_sys::{Error, Result};
 use super::definition::{Definition, Space};
 use super::{
     Case, balance, capture, complete, ddos, demands, disk, drops, frames, generators, guard, idle, owners, pdump,
-    program_tests, programs, read, rfc2544, store,
+    program_tests, programs, read, rfc2544, slow, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -60,6 +60,7 @@ pub static ALL: &[Entry] = &[
     entry!("guard-rules", guard::cases, guard::judge),
     entry!("process", owners::rates, owners::judge_rates),
     entry!("process-connections", owners::connections, owners::judge_connections),
+    entry!("slow", slow::cases, slow::judge),
     entry!("drop-reasons", drops::cases, drops::judge),
     entry!("read", read::cases, read::judge),
     entry!("idle", idle::cases, idle::judge),
