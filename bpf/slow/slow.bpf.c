@@ -49,6 +49,8 @@ struct {
 	__type(value, struct slow_answers);
 } slow_answers SEC(".maps");
 
+/* Segments on their way from which a round trip includes queues, and no delay of the receiver's acknowledgement. */
+#define LOADED_SEGMENTS 4
 #define DNS_PORT 53
 #define DNS_ANSWER 0x80
 /* The size by which TCP marks acknowledgements without data. */
@@ -334,7 +336,7 @@ static __always_inline void sample(struct sock *socket, const struct tcp_sock *t
 	if (!tcp->packets_out)
 		return;
 	measures->acks = add_to(measures->acks, 1);
-	if (tcp->rack.rtt_us)
+	if (tcp->rack.rtt_us && tcp->packets_out >= LOADED_SEGMENTS)
 		add_time(measures->round_trips, tcp->rack.rtt_us * 1000ull);
 	if (tcp->packets_out < tcp->snd_cwnd && tcp->snd_nxt == tcp->write_seq && window >= tcp->mss_cache &&
 	    socket->sk_wmem_queued * 3ll >= socket->sk_sndbuf * 2ll)

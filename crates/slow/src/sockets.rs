@@ -42,7 +42,8 @@ pub struct SocketFinding {
     pub local: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<SocketAddr>,
-    pub netns: u32,
+    /// Name or number of the network namespace.
+    pub netns: String,
     #[serde(flatten)]
     pub owner: Owner,
     #[serde(flatten)]
@@ -67,25 +68,26 @@ pub struct SocketReport {
 pub struct Findings(BTreeMap<Key, SocketFinding>);
 
 /// The owner, the namespace, the peer, the cause, and the side to look at.
-type Key = (Owner, u32, String, String, Option<Side>);
+type Key = (Owner, String, String, String, Option<Side>);
 
 /// The ends of a connection, or a part of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Between {
-    /// Number of the network namespace; 0: unknown.
-    pub netns: u32,
+    /// Name or number of the network namespace.
+    pub netns: String,
     /// This host's end; `None` for a listening socket.
     pub side: Option<Side>,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
 }
 
-impl From<&Socket> for Between {
-    fn from(socket: &Socket) -> Self {
+impl Between {
+    /// Returns the ends of a socket's connection in a namespace.
+    pub fn of(socket: &Socket, netns: String) -> Self {
         let is_listening = matches!(socket.stage, Stage::Listening(_));
         let side = (!is_listening).then_some(socket.side);
         let (local, remote) = (Some(socket.local), side.map(|_| socket.remote));
-        Self { netns: socket.netns, side, local, remote }
+        Self { netns, side, local, remote }
     }
 }
 
@@ -121,7 +123,7 @@ impl Findings {
     fn put(&mut self, finding: SocketFinding) {
         let key = (
             finding.owner.clone(),
-            finding.netns,
+            finding.netns.clone(),
             format!("{} {}", finding.who, finding.peer),
             finding.why.clone(),
             finding.verdict.cause.at(),

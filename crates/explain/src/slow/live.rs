@@ -26,7 +26,7 @@ use trawl_slow::socket::{
 };
 use trawl_slow::sockets::{Between, Findings, Owner, SocketReport};
 use trawl_source::packets_of;
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock, netns};
 use trawl_view::record::RingPackets;
 
 use super::causes::{Causes, Way};
@@ -59,6 +59,23 @@ struct Ends {
     netns: u32,
 }
 
+/// Names of network namespaces, by number.
+#[derive(Debug, Default)]
+struct Names(HashMap<u32, String>);
+
+impl Names {
+    /// Reads the names that namespaces have now.
+    fn refresh(&mut self) {
+        let number = |name: &String| Some(netns::identity_of(name)?.1 as u32);
+        self.0.extend(netns::list().into_iter().filter_map(|name| Some((number(&name)?, name))));
+    }
+
+    /// Returns the name of a namespace, or its number.
+    fn name(&self, number: u32) -> String {
+        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
+    }
+}
+
 /// The reason, place and rule of a drop.
 struct DropName {
     text: String,
@@ -85,6 +102,7 @@ pub struct Live<'a> {
     culprits: Culprits,
     drops: Drops,
     chosen: Chosen<'a>,
+    namespaces: Names,
     /// Gets all packets.
     file: Option<&'a mut dyn Writer>,
     /// The last row of each socket, by its cookie and namespace.
@@ -118,6 +136,7 @@ impl<'a> Live<'a> {
             drops: Drops::default(),
             causes: Causes::default(),
             chosen,
+            namespaces: Names::default(),
             file,
             rows: HashMap::new(),
             queues: HashMap::new(),
@@ -152,7 +171,7 @@ impl<'a> Live<'a> {
             let owner = owner.clone();
             for verdict in verdicts {
                 culprits.add(socket.local, socket.remote, &verdict.text());
-                findings.add(&owner, Between::from(&socket), verdict);
+                findings.add(&owner, Between::of(&socket, self.namespaces.name(socket.netns)), verdict);
             }
             explained.insert(Direction { sender: socket.local, receiver: socket.remote });
         }
@@ -185,6 +204,7 @@ impl<'a> Live<'a> {
 
     fn look(&mut self) -> Result<()> {
         self.looked = Instant::now();
+        self.namespaces.refresh();
         self.watch.look()?;
         self.read_events();
         Ok(())
@@ -301,7 +321,8 @@ impl<'a> Live<'a> {
             let sending = if filtered.is_output { side } else { side.other() };
             let name = self.name_of(filtered.cause);
             let dropped = HereDrop { joined: filtered.segments, drop: name.text };
-            let between = Between { netns: 0, side: Some(side), local: Some(local), remote: Some(remote) };
+            let between =
+                Between { netns: filtered.netns.clone(), side: Some(side), local: Some(local), remote: Some(remote) };
             if let Some(verdict) = judge_filtered(sending, &dropped, name.rejects) {
                 culprits.add(sender, receiver, &verdict.text());
                 findings.add(&self.owner(filtered.process, 0), between, verdict);
