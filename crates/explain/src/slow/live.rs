@@ -352,7 +352,8 @@ impl<'a> Live<'a> {
             };
             for verdict in judge_names(&questions) {
                 culprits.add_server(server, &verdict.text());
-                let between = Between { netns: key.netns, side: Some(Side::Client), local: None, remote: Some(server) };
+                let netns = self.namespaces.name(key.netns);
+                let between = Between { netns, side: Some(Side::Client), local: None, remote: Some(server) };
                 findings.add(&self.owner(key.process, 0), between, verdict);
             }
         }
