@@ -13,6 +13,7 @@ use serde::Serialize;
 use trawl_bpf::bpffs;
 use trawl_bpf::probe::{self, Capability, KernelFeature, ProbeAnswer};
 use trawl_bpf::process_watch::{self, Refusal};
+use trawl_bpf::slow_watch;
 use trawl_io::dpdk::{self, Presence};
 
 use crate::process;
@@ -85,6 +86,7 @@ pub fn machine() -> Vec<Finding> {
     findings.extend(Capability::ALL.into_iter().map(capability));
     findings.extend(KernelFeature::ALL.iter().map(|feature| judge(*feature, answer_of(*feature))));
     findings.extend(processes());
+    findings.push(slow_connections());
     findings.push(file_system());
     findings.push(dpdk_helper());
     findings
@@ -122,6 +124,21 @@ fn processes() -> Vec<Finding> {
             ))
     };
     refusals.into_iter().map(refused).collect()
+}
+
+/// Checks the tracepoints at which connections are measured.
+fn slow_connections() -> Finding {
+    let new = |state, text: String| Finding::new("kernel", "slow", state, text);
+    let purpose = "why connections are slow (trawl slow)";
+    if let Some(tracepoint) = slow_watch::missing_tracepoint() {
+        let finding = new(CheckState::Warn, format!("unavailable: {purpose}"));
+        return finding.why(format!("the kernel has no tracepoint {tracepoint} with type information"));
+    }
+    if !slow_watch::sees_answers() {
+        let finding = new(CheckState::Warn, format!("without answers of name servers: {purpose}"));
+        return finding.why("the kernel is older than Linux 6.3, and allows no program at its functions");
+    }
+    new(CheckState::Ok, purpose.to_owned())
 }
 
 /// Checks the DPDK helper. Few machines have DPDK, so the helper is worth a warning only if it is installed and

@@ -9,12 +9,13 @@ use std::rc::Rc;
 use libbpf_rs::{Iter, Link, MapCore, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
 use trawl_sys::{Error, Result};
 
+use crate::kernel_types;
 use crate::layout::Shared;
 use crate::layout::slow::{
     SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
 };
 use crate::object::{SLOW, explained, quiet_libbpf};
-use crate::probe;
+use crate::probe::{self, KernelFeature};
 use crate::process_watch::ProcessWatch;
 use crate::table::Table;
 
@@ -26,7 +27,30 @@ const EXISTING: &str = "trawl_slow_existing";
 const LOOK: &str = "trawl_slow_look";
 /// Programs that see the answers of name servers: the first runs for datagrams alone, but some kernels allow no program at
 /// their functions; the second needs a tracepoint that Linux has since 6.3.
-const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", "sk_data_ready")];
+const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", READY)];
+const READY: &str = "sk_data_ready";
+
+/// The tracepoints of the other programs.
+const TRACEPOINTS: [&str; 7] = [
+    "tcp_probe",
+    "tcp_rcv_space_adjust",
+    "net_dev_start_xmit",
+    "tcp_retransmit_skb",
+    "inet_sock_set_state",
+    "tcp_receive_reset",
+    "tcp_send_reset",
+];
+
+/// Returns the tracepoint that the kernel lacks, or whose arguments it does not describe.
+pub fn missing_tracepoint() -> Option<&'static str> {
+    let is_there = |name: &&&str| matches!(kernel_types::tracepoint(name), Ok(Some(_)));
+    TRACEPOINTS.iter().find(|name| !is_there(name)).copied()
+}
+
+/// Returns true if the kernel allows a program that sees the answers of name servers.
+pub fn sees_answers() -> bool {
+    KernelFeature::Fentry.probe().is_supported() || matches!(kernel_types::tracepoint(READY), Ok(Some(_)))
+}
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -72,6 +96,10 @@ fn event(bytes: &[u8]) -> Option<Event> {
 impl SlowWatch {
     /// Attaches the programs, and begins the measures of the sockets that are in the middle of something.
     pub fn attach(owners: &ProcessWatch) -> Result<Self> {
+        if let Some(tracepoint) = missing_tracepoint() {
+            let why = format!("the kernel has no tracepoint {tracepoint} with type information");
+            return Err(Error::failed("cannot measure connections", why).fix("use Linux 6.1 or newer"));
+        }
         let wanted = ANSWERS.into_iter().filter(|(_, what)| !probe::is_unwanted(what));
         let attached = wanted.map(|(name, _)| Self::attach_with(owners, Some(name))).find(Result::is_ok);
         attached.unwrap_or_else(|| Self::attach_with(owners, None))
