@@ -19,6 +19,7 @@ mod lab;
 mod program_args;
 mod read;
 mod route;
+mod screen;
 mod serve;
 mod slow;
 mod stat;

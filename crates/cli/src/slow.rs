@@ -10,7 +10,7 @@ use trawl_capture::session::{self, Ended};
 use trawl_capture::subject::Subject;
 use trawl_explain::slow::chosen::Chosen;
 use trawl_explain::slow::file;
-use trawl_explain::slow::live::Live;
+use trawl_explain::slow::live::{Live, SocketReport};
 use trawl_explain::slow::record::Draft;
 use trawl_explain::why::watching_drops;
 use trawl_pipeline::Writer;
@@ -27,6 +27,7 @@ use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
 use crate::capture::progress::end_command;
 use crate::program_args::refuse_options;
 use crate::read::existing_files;
+use crate::screen::Screen;
 use crate::why::Watcher;
 use crate::{exit_code, json, terminal, units};
 
@@ -113,9 +114,15 @@ fn watch(args: &Args) -> Result<ExitCode> {
         of_processes: observer.subject.is_some() || args.pid.is_some(),
         filter: file_filter(filter.as_ref(), None)?,
     };
-    let mut live = Live::begin(confined.attached(), chosen, file.as_mut().map(|file| &mut **file as &mut dyn Writer))?;
+    let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
+    let mut screen = Screen::new(args.json);
+    let is_live = screen.is_live();
+    let mut show = |so_far: &SocketReport| screen.show(&so_far.to_string());
+    let audience = is_live.then_some(&mut show as &mut dyn FnMut(&SocketReport));
+    let mut live = Live::begin(confined.attached(), chosen, file, audience)?;
     let (summary, ended) = confined.run(&mut live, &mut observer)?;
     let (report, culprits) = live.into_report(&summary.total)?;
+    screen.clear();
     if let (Some(draft), Some(path)) = (draft, &args.record) {
         let packets = draft.finish(&culprits, json::show_notice)?;
         terminal::say(&format!("{packets} packets of connections with a verdict are in {}", path.display()));

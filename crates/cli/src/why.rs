@@ -28,6 +28,7 @@ use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
 use crate::capture::progress::end_command;
 use crate::program_args::refuse_options;
 use crate::read::existing_files;
+use crate::screen::Screen;
 use crate::{exit_code, json, terminal, units};
 
 /// Shows lost packets: the reason, the location, and how to fix it
@@ -107,7 +108,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         namespaces,
         spaces: observer.subject.as_ref().and_then(Subject::spaces).cloned(),
     };
-    let mut screen = Screen { is_live: !args.json && terminal::stdout_is_terminal(), lines: 0 };
+    let mut screen = Screen::new(args.json);
     let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
     let mut search = Search::begin(scope, confined.attached(), &sites, file, &mut screen)?;
     let (summary, ended) = confined.run(&mut search, &mut observer)?;
@@ -251,23 +252,6 @@ impl Observer for Watcher {
     }
 }
 
-/// The terminal, which shows the report so far.
-struct Screen {
-    is_live: bool,
-    /// Number of lines that are shown.
-    lines: usize,
-}
-
-impl Screen {
-    /// Erases the shown text.
-    fn clear(&mut self) {
-        let lines = std::mem::take(&mut self.lines);
-        if lines > 0 {
-            let _ = terminal::write_control(&format!("\x1b[{lines}A\x1b[J"));
-        }
-    }
-}
-
 impl Audience for Screen {
     fn notice(&mut self, notice: &Notice) {
         self.clear();
@@ -275,14 +259,10 @@ impl Audience for Screen {
     }
 
     fn is_live(&self) -> bool {
-        self.is_live
+        self.is_live()
     }
 
     fn report(&mut self, so_far: &LossReport) {
-        self.clear();
-        let (text, lines) = terminal::fitted(&so_far.to_string());
-        self.lines = lines;
-        // A closed terminal ends the command by a signal.
-        let _ = terminal::write_out(&text);
+        self.show(&so_far.to_string());
     }
 }

@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::slow::{
     SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_PROBED, SLOW_REPEATED,
-    SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SlowEnds, SlowRow, SlowSegment,
+    SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SlowCounts, SlowEnds, SlowRow, SlowSegment,
 };
 use trawl_bpf::slow_watch::{Event, SlowWatch};
 use trawl_capture::process::Processes;
@@ -24,7 +25,8 @@ use trawl_slow::packets::dropped;
 use trawl_slow::socket::{
     Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge, judge_filtered,
 };
-use trawl_slow::sockets::{Between, Findings, Owner, SocketReport};
+pub use trawl_slow::sockets::SocketReport;
+use trawl_slow::sockets::{Between, Findings, Owner};
 use trawl_source::packets_of;
 use trawl_sys::{Error, Result, clock, netns};
 use trawl_view::record::RingPackets;
@@ -105,6 +107,8 @@ pub struct Live<'a> {
     namespaces: Names,
     /// Gets all packets.
     file: Option<&'a mut dyn Writer>,
+    /// Gets a report after each look.
+    audience: Option<&'a mut dyn FnMut(&SocketReport)>,
     /// The last row of each socket, by its cookie and namespace.
     rows: HashMap<u64, SlowRow>,
     /// The longest queues of listening sockets.
@@ -114,6 +118,12 @@ pub struct Live<'a> {
     kept: usize,
     left_out: u64,
     looked: Instant,
+    /// The kernel's counts at the last look, and of them the connections, and the ones that wait for their processes.
+    counts: SlowCounts,
+    looked_at: u64,
+    waiting: u64,
+    /// Objects that dropped packets are named at the end, since their counters are compared once.
+    is_over: bool,
 }
 
 impl fmt::Debug for Live<'_> {
@@ -123,7 +133,12 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    pub fn begin(capture: &Attached, chosen: Chosen<'a>, file: Option<&'a mut dyn Writer>) -> Result<Self> {
+    pub fn begin(
+        capture: &Attached,
+        chosen: Chosen<'a>,
+        file: Option<&'a mut dyn Writer>,
+        audience: Option<&'a mut dyn FnMut(&SocketReport)>,
+    ) -> Result<Self> {
         let processes = capture.processes().ok_or_else(|| {
             Error::failed("cannot measure connections", "the processes of sockets are not known")
                 .fix("this requires root, and a kernel with cgroups of version 2")
@@ -138,6 +153,7 @@ impl<'a> Live<'a> {
             chosen,
             namespaces: Names::default(),
             file,
+            audience,
             rows: HashMap::new(),
             queues: HashMap::new(),
             segments: HashMap::new(),
@@ -145,14 +161,23 @@ impl<'a> Live<'a> {
             kept: 0,
             left_out: 0,
             looked: Instant::now(),
+            counts: SlowCounts::zeroed(),
+            looked_at: 0,
+            waiting: 0,
+            is_over: false,
         })
     }
 
     /// Looks at all sockets once more, and judges them. Returns also the connections with a verdict.
     pub fn into_report(mut self, account: &PacketAccount) -> Result<(SocketReport, record::Culprits)> {
-        let before = self.watch.counts()?;
+        self.is_over = true;
         self.look()?;
-        let counts = self.watch.counts()?;
+        self.judge(account.lost_total())
+    }
+
+    /// Judges the sockets as they were at the last look.
+    fn judge(&mut self, lost: u64) -> Result<(SocketReport, record::Culprits)> {
+        let counts = self.counts;
         let hertz = self.frequency(counts.tick, counts.tick_time);
         let (mut findings, mut culprits) = (Findings::default(), record::Culprits::default());
         let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has_row(row)).copied().collect();
@@ -178,9 +203,9 @@ impl<'a> Live<'a> {
         self.judge_filtered(&explained, &mut findings, &mut culprits)?;
         self.judge_names(&mut findings, &mut culprits)?;
         let report = SocketReport {
-            connections: counts.looked_at.saturating_sub(before.looked_at) + counts.ended,
-            waiting: counts.waiting.saturating_sub(before.waiting),
-            lost_events: counts.lost_events + self.left_out + account.lost_total(),
+            connections: self.looked_at + counts.ended,
+            waiting: self.waiting,
+            lost_events: counts.lost_events + self.left_out + lost,
             findings: findings.sorted(),
         };
         Ok((report, culprits))
@@ -205,7 +230,11 @@ impl<'a> Live<'a> {
     fn look(&mut self) -> Result<()> {
         self.looked = Instant::now();
         self.namespaces.refresh();
+        let before = self.watch.counts()?;
         self.watch.look()?;
+        self.counts = self.watch.counts()?;
+        self.looked_at = self.counts.looked_at.saturating_sub(before.looked_at);
+        self.waiting = self.counts.waiting.saturating_sub(before.waiting);
         self.read_events();
         Ok(())
     }
@@ -216,7 +245,14 @@ impl<'a> Live<'a> {
             self.culprits.read_counters(key);
         }
         if self.looked.elapsed() >= LOOK_EVERY {
-            return self.look();
+            self.look()?;
+            if self.audience.is_some() {
+                let (report, _) = self.judge(0)?;
+                if let Some(audience) = &mut self.audience {
+                    audience(&report);
+                }
+            }
+            return Ok(());
         }
         self.read_events();
         Ok(())
@@ -290,9 +326,12 @@ impl<'a> Live<'a> {
 
     /// Returns the reason of a drop, and the rule or another object that dropped the packets.
     fn name_of(&mut self, cause: u32) -> DropName {
-        let culprits = &mut self.culprits;
+        let (culprits, is_over) = (&mut self.culprits, self.is_over);
         let mut rejects = false;
         let text = self.causes.text(cause, |tally, key| {
+            if !is_over {
+                return None;
+            }
             let blame = culprits.of(key, tally.rows.get(key)?, tally);
             rejects = blame.culprits.iter().any(|one| one.is_certain && one.name.contains(REJECT));
             blame.only_culprit().map(str::to_owned)
@@ -308,8 +347,9 @@ impl<'a> Live<'a> {
         findings: &mut Findings,
         culprits: &mut record::Culprits,
     ) -> Result<()> {
-        for (direction, filtered) in std::mem::take(&mut self.filtered) {
-            let Direction { sender, receiver } = direction;
+        let all = std::mem::take(&mut self.filtered);
+        for (direction, filtered) in &all {
+            let Direction { sender, receiver } = *direction;
             let (local, remote) = if filtered.is_output { (sender, receiver) } else { (receiver, sender) };
             if explained.contains(&Direction { sender: local, receiver: remote })
                 || !self.chosen.has_label(&filtered.netns)
@@ -328,6 +368,7 @@ impl<'a> Live<'a> {
                 findings.add(&self.owner(filtered.process, 0), between, verdict);
             }
         }
+        self.filtered = all;
         Ok(())
     }
 
