@@ -143,7 +143,11 @@ fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
         Some(cause) => verdict(cause, Level::Certain, share),
         None => {
             let lost_before = Some(lost_before);
-            verdict(Cause::Loss { of: side, repeated, segments, lost_before, timeouts }, Level::Likely, share)
+            verdict(
+                Cause::Loss { of: side, repeated, segments, lost_before, timeouts, place_unknown: false },
+                Level::Likely,
+                share,
+            )
         }
     })
 }

@@ -75,6 +75,8 @@ pub struct SocketDrops {
     pub received: Option<HereDrop>,
     /// The drop of the packet that a reset answers, by a rule.
     pub reset: Option<String>,
+    /// Some drops are not known.
+    pub are_incomplete: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +248,14 @@ fn path(of: &Socket) -> Option<Verdict> {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
     }
-    let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts };
+    let cause = Cause::Loss {
+        of: of.side,
+        repeated: lost,
+        segments,
+        lost_before: None,
+        timeouts,
+        place_unknown: of.here.are_incomplete,
+    };
     is_loss.then(|| verdict(cause, Level::Likely, share))
 }
 
@@ -263,7 +272,8 @@ fn arrivals(of: &Socket) -> Option<Verdict> {
         let cause = Cause::Reordering { of: side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
     }
-    let cause = Cause::Loss { of: side, repeated: lost, segments, lost_before: Some(lost), timeouts: 0 };
+    let place_unknown = of.here.are_incomplete;
+    let cause = Cause::Loss { of: side, repeated: lost, segments, lost_before: Some(lost), timeouts: 0, place_unknown };
     judge::is_frequent(lost, segments).then(|| verdict(cause, Level::Likely, None))
 }
 
@@ -335,4 +345,159 @@ fn reset(of: &Socket) -> Option<Verdict> {
     let by = if reset.by_peer { of.side.other() } else { of.side };
     let is_meant = reset.is_foreign || reset.is_early && by == Side::Server;
     is_meant.then(|| verdict(Cause::Reset { by, is_foreign: reset.is_foreign }, Level::Likely, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(side: Side) -> Socket {
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        Socket {
+            local: address(40_000),
+            remote: address(80),
+            netns: 1,
+            process: 7,
+            side,
+            span_ns: 1000 * MS,
+            stage: Stage::Open,
+            retries: 0,
+            handshake_ns: None,
+            reset: None,
+            sent: Sent { segments: 1000, ..Sent::default() },
+            received: Received { segments: 1000, ..Received::default() },
+            closed_by_peer: Closed::default(),
+            closed_here: Closed::default(),
+            acknowledgements: 0,
+            full: 0,
+            has_fixed_buffer: false,
+            shortest_ns: Some(MS),
+            round_trips: Histogram::default(),
+            queue: Histogram::default(),
+            turn_times: Histogram::default(),
+            turns: 0,
+            turns_ns: 0,
+            waiting_ns: 0,
+            throttled_ns: 0,
+            here: SocketDrops::default(),
+        }
+    }
+
+    fn times(count: u64, ms: u64) -> Histogram {
+        let mut histogram = Histogram::default();
+        (0..count).for_each(|_| histogram.add(ms * MS));
+        histogram
+    }
+
+    /// Returns the causes after a change of a client's socket.
+    fn causes(change: impl FnOnce(&mut Socket)) -> Vec<String> {
+        let mut one = socket(Side::Client);
+        change(&mut one);
+        judge(&one).iter().map(|verdict| verdict.cause.why().into_owned()).collect()
+    }
+
+    const NOTHING: [&str; 0] = [];
+
+    #[test]
+    fn loss_needs_several_repetitions_and_a_known_place() {
+        assert_eq!(causes(|one| one.sent.fast = 2), NOTHING);
+        assert_eq!(causes(|one| one.sent.fast = 3), ["loss on the path"]);
+        assert_eq!(causes(|one| one.received.lost = 3), ["loss before this place"]);
+        assert_eq!(causes(|one| (one.sent.fast, one.here.are_incomplete) = (3, true)), ["loss, place unknown"]);
+        assert_eq!(causes(|one| (one.sent.probes, one.sent.needless) = (4, 4)), NOTHING, "nothing was lost");
+        assert_eq!(causes(|one| (one.sent.fast, one.sent.needless) = (9, 8)), ["reordering on the path"]);
+        assert_eq!(causes(|one| one.received.late = 9), ["reordering on the path"]);
+    }
+
+    #[test]
+    fn drops_here_explain_repetitions_requests_and_resets() {
+        let dropped = |joined| Some(HereDrop { joined, drop: "NETFILTER_DROP in web".to_owned() });
+        let sent = |joined| causes(|one| (one.sent.fast, one.here.sent) = (9, dropped(joined)));
+        assert_eq!(
+            (sent(9), sent(2)),
+            (vec!["loss here: NETFILTER_DROP in web".to_owned()], vec!["loss on the path".to_owned()])
+        );
+        let received = causes(|one| (one.received.lost, one.here.received) = (9, dropped(9)));
+        assert_eq!(received, ["loss here: NETFILTER_DROP in web"]);
+        let request =
+            |stage, joined| causes(|one| (one.stage, one.retries, one.here.sent) = (stage, 2, dropped(joined)));
+        assert_eq!(request(Stage::Connecting, 2), ["loss here: NETFILTER_DROP in web"]);
+        assert_eq!(request(Stage::Connecting, 0), ["does not answer"]);
+        let rule = |stage| causes(|one| (one.stage, one.here.reset) = (stage, Some("NETFILTER_DROP".to_owned())));
+        assert_eq!(rule(Stage::Failed { error: REFUSED }), ["reset by a rule here: NETFILTER_DROP"]);
+        let count =
+            |joined, rejects| judge_filtered(Side::Client, &dropped(joined).expect("a drop"), rejects).is_some();
+        assert_eq!((count(2, false), count(3, false), count(1, true)), (false, true, true));
+    }
+
+    #[test]
+    fn requests_for_connections_are_judged() {
+        let stage = |stage, retries| causes(|one| (one.stage, one.retries) = (stage, retries));
+        assert_eq!(stage(Stage::Connecting, 0), NOTHING);
+        assert_eq!(stage(Stage::Failed { error: REFUSED }, 0), ["refuses connections"]);
+        assert_eq!(stage(Stage::Failed { error: 110 }, 3), ["does not answer"]);
+        assert_eq!(causes(|one| (one.retries, one.handshake_ns) = (1, Some(900 * MS))), ["accepts connections late"]);
+    }
+
+    #[test]
+    fn queues_of_a_listening_socket_are_told_apart() {
+        let full = |waiting, requests, dropped| {
+            causes(|one| one.stage = Stage::Listening(Queues { dropped, waiting, requests, limit: 1 }))
+        };
+        assert_eq!(full(2, 0, 3), ["listen queue full"]);
+        assert_eq!(full(0, 1, 3), ["SYN queue full"]);
+        assert_eq!(full(2, 0, 0), NOTHING, "nothing was dropped");
+    }
+
+    #[test]
+    fn delay_is_in_the_queue_that_has_most_of_it() {
+        let delay = |loaded, local| causes(|one| (one.round_trips, one.queue) = (times(50, loaded), times(50, local)));
+        assert_eq!(delay(100, 0), ["queue on the path"]);
+        assert_eq!(delay(100, 90), ["queue of this host's interface"]);
+        assert_eq!(delay(3, 3), NOTHING);
+    }
+
+    #[test]
+    fn full_send_buffer_matters_far_away_and_if_its_size_is_fixed() {
+        let full = |fixed, shortest_ms| {
+            causes(|one| {
+                (one.acknowledgements, one.full, one.has_fixed_buffer) = (100, 90, fixed);
+                one.shortest_ns = Some(shortest_ms * MS / 10);
+            })
+        };
+        assert_eq!(
+            (full(true, 200), full(false, 200), full(true, 5)),
+            (vec!["send buffer too small".to_owned()], vec![], vec![])
+        );
+    }
+
+    #[test]
+    fn closed_window_of_either_end_names_its_reader() {
+        let closed = Closed { times: 9, ns: 600 * MS, is_now: false };
+        assert_eq!(causes(|one| (one.closed_by_peer, one.sent.fast) = (closed, 9)), ["reads slowly"]);
+        assert_eq!(causes(|one| one.closed_here = Closed { is_now: true, ..closed }), ["does not read"]);
+        assert_eq!(causes(|one| one.closed_here = Closed { ns: 9 * MS, ..closed }), NOTHING);
+    }
+
+    #[test]
+    fn server_that_waits_for_a_cpu_is_starved_and_the_client_cannot_know() {
+        let found = |side, waiting_ms| {
+            let mut one = socket(side);
+            (one.turns, one.turn_times, one.turns_ns, one.waiting_ns) = (10, times(10, 50), 500 * MS, waiting_ms * MS);
+            judge(&one).iter().map(|verdict| verdict.cause.why().into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Side::Server, 400), ["CPU starvation here"]);
+        assert_eq!(found(Side::Server, 40), ["answers slowly"]);
+        assert_eq!(found(Side::Client, 400), ["answers slowly"]);
+    }
+
+    #[test]
+    fn resets_count_if_the_server_or_a_device_sends_them_early() {
+        let reset = |by_peer, is_foreign, is_early| {
+            causes(|one| one.reset = Some(SocketReset { by_peer, is_foreign, is_early }))
+        };
+        assert_eq!(reset(true, false, true), ["resets connections"]);
+        assert_eq!(reset(true, true, false), ["reset on the path"]);
+        assert_eq!((reset(true, false, false), reset(false, false, true)), (vec![], vec![]));
+    }
 }

@@ -46,6 +46,9 @@ pub enum Cause {
         #[serde(skip_serializing_if = "Option::is_none")]
         lost_before: Option<u64>,
         timeouts: u64,
+        /// Drops of this host may be missing among the ones that are known.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        place_unknown: bool,
     },
     /// The kernel here dropped segments of a side: `joined` of its repetitions follow a drop.
     LossHere {
@@ -196,6 +199,7 @@ impl Cause {
         let text = match self {
             Self::LossHere { drop, .. } => return format!("loss here: {drop}").into(),
             Self::ResetHere { drop } => return format!("reset by a rule here: {drop}").into(),
+            Self::Loss { place_unknown: true, .. } => "loss, place unknown",
             Self::Loss { lost_before: Some(0), .. } => "loss behind this place",
             Self::Loss { lost_before, repeated, .. } if *lost_before == Some(*repeated) => "loss before this place",
             Self::Loss { .. } => "loss on the path",

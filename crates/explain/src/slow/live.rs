@@ -179,12 +179,14 @@ impl<'a> Live<'a> {
     fn judge(&mut self, lost: u64) -> Result<(SocketReport, record::Culprits)> {
         let counts = self.counts;
         let hertz = self.frequency(counts.tick, counts.tick_time);
+        let lost_events = counts.lost_events + self.left_out + self.drops.left_out() + lost;
         let (mut findings, mut culprits) = (Findings::default(), record::Culprits::default());
         let rows: Vec<SlowRow> = self.rows.values().filter(|row| self.chosen.has_row(row)).copied().collect();
         let (mut names, mut explained) = (HashMap::new(), HashSet::new());
         for row in &rows {
             let mut socket = socket_of(row, hertz);
             self.note_drops(row, &mut socket);
+            socket.here.are_incomplete = lost_events > 0;
             if let Stage::Listening(queues) = &mut socket.stage {
                 *queues = self.queues.get(&row.cookie).copied().unwrap_or(*queues);
             }
@@ -205,7 +207,7 @@ impl<'a> Live<'a> {
         let report = SocketReport {
             connections: self.looked_at + counts.ended,
             waiting: self.waiting,
-            lost_events: counts.lost_events + self.left_out + lost,
+            lost_events,
             findings: findings.sorted(),
         };
         Ok((report, culprits))
@@ -321,6 +323,7 @@ impl<'a> Live<'a> {
             sent: of_sent.map(&mut named),
             received: missing.map(&mut named),
             reset: reset.map(|cause| self.name_of(cause).text),
+            are_incomplete: false,
         };
     }
 
