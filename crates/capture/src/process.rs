@@ -13,6 +13,7 @@ use trawl_bpf::layout::process::{
     SOCKET_CODE,
 };
 use trawl_bpf::layout::{ALL, Shared, text_in};
+use trawl_bpf::probe::{self, Capability};
 use trawl_bpf::process_watch::{FrequentPrograms, ProcessWatch};
 use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
 use trawl_packet::pcapng::note::{CgroupNote, Note, Owner, ProcessNote, SocketNote};
@@ -84,6 +85,9 @@ pub fn cgroups() -> Result<Root> {
 
 /// Attaches the programs that find the process of each packet.
 pub fn attach(plan: &ProcessPlan, cgroups: Root, frequent: FrequentPrograms) -> Result<Processes> {
+    if let Some((why, fix)) = probe::lack_of(&Capability::FOR_BPF) {
+        return Err(Error::failed("cannot find the processes of packets", why).fix(fix));
+    }
     let settings = settings(plan, &cgroups)?;
     let watch = ProcessWatch::attach(cgroups.as_fd(), &settings, frequent)?;
     Ok(Processes { watch, cgroups, undescribed: Cell::new(0) })

@@ -212,7 +212,7 @@ impl fmt::Display for SocketReport {
         };
         writeln!(
             f,
-            "{}, {} lost{waiting}{nothing}",
+            "{} of this machine measured, {} lost{waiting}{nothing}",
             count(self.connections, "connection"),
             count(self.lost_events, "event")
         )
