@@ -105,8 +105,8 @@ impl Drops {
         }
         let segments = self.flows.entry(key).or_default();
         if is_full || segments.len() >= SEGMENTS {
-            segments.pop_front();
-            self.left_out += 1;
+            let oldest = segments.pop_front();
+            self.left_out += u64::from(oldest.is_some_and(|one| one.may_be_joined(time_ns)));
         } else {
             self.kept += 1;
         }
@@ -193,6 +193,10 @@ impl Drops {
 }
 
 impl Segment {
+    fn may_be_joined(&self, now: u64) -> bool {
+        !self.is_joined && now.saturating_sub(self.time_ns) <= LONGEST_NS
+    }
+
     /// Returns true unless the numbers exclude that the repetition contains some of the segment.
     fn belongs_to(&self, repetition: &Repetition) -> bool {
         let Repetition { from, to, acks, .. } = *repetition;
@@ -334,11 +338,13 @@ mod tests {
         let count = SEGMENTS as u32 + 10;
         (0..count).for_each(|number| drops.add(&dropped(100 * number, 100, SECOND)));
         assert_eq!((drops.kept, drops.left_out()), (SEGMENTS, 10));
+        drops.add(&Dropped { place: "host", ..dropped(0, 100, SECOND) });
+        assert_eq!((drops.kept, drops.left_out()), (SEGMENTS + 1, 10), "a place of its own");
         let other = |port: u16, time_ns| Dropped { direction: direction(port), ..dropped(0, 100, time_ns) };
         drops.kept = ALL;
         drops.searched_ns = SECOND;
         drops.add(&other(2, SECOND));
-        assert_eq!((drops.kept, drops.left_out(), drops.flows.len()), (ALL, 11, 1), "no new direction");
+        assert_eq!((drops.kept, drops.left_out(), drops.flows.len()), (ALL, 11, 2), "no new direction");
         drops.add(&other(2, 200 * SECOND));
         assert_eq!((drops.kept, drops.left_out(), drops.flows.len()), (1, 11, 1), "the old ones made room");
     }

@@ -87,9 +87,9 @@ fn greetings_dropped_here(of: &Connection, side: Side) -> Option<Verdict> {
         Side::Server => (answers, is_complete),
     };
     let lost = segments.saturating_sub(u64::from(has_passed));
-    let here = of.here.greetings[side as usize].as_ref().filter(|_| segments > 1);
+    let here = of.here.greetings[side as usize].as_ref().filter(|_| segments > 1)?;
     let share = answered_ns.filter(|_| side == Side::Client).map(|ns| share(ns, of));
-    Some(verdict(loss_here(side, here?, lost, segments)?, Level::Certain, share))
+    Some(verdict(loss_here(side, here, lost, segments)?, Level::Certain, share))
 }
 
 fn unexplained_handshake(of: &Connection) -> Option<Verdict> {
@@ -138,8 +138,10 @@ fn loss(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
     if !is_frequent(repeated, segments) && (repeated == 0 || !is_stalled) {
         return None;
     }
-    let here = of.here.data[side as usize].as_ref().and_then(|here| loss_here(side, here, repeated, segments));
-    Some(match here {
+    let here = of.here.data[side as usize].as_ref();
+    // A repetition that follows a drop is not needless.
+    let all = |here: &HereDrop| repeated.max(here.joined.min(half.repeated));
+    Some(match here.and_then(|here| loss_here(side, here, all(here), segments)) {
         Some(cause) => verdict(cause, Level::Certain, share),
         None => {
             let lost_before = Some(lost_before);
@@ -315,6 +317,10 @@ mod tests {
         assert_eq!(found(42, 21).1, "4.20 %, 21 of 42 joined");
         assert_eq!(found(42, 50).1, "4.20 %, 42 of 42 joined", "two places dropped the same segment");
         assert_eq!(found(42, 20).0, "large packets vanish (MTU)");
+        let mut one = connection(1000);
+        one.halves[0] = Half { segments: 1000, repeated: 20, needless: 12, ..Half::default() };
+        one.here.data[0] = here(10);
+        assert_eq!(judge(&one)[0].cause.to_string(), "1.00 %, 10 of 10 joined", "the joined ones are not needless");
     }
 
     #[test]

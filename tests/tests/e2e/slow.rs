@@ -1,5 +1,7 @@
 //! `trawl slow`: each planted fault is named from captures at either end, and healthy traffic is not.
 
+mod drops;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
@@ -250,5 +252,4 @@ fn text_has_the_evidence_and_other_files_are_refused() {
     let text = String::from_utf8_lossy(&filtered.stdout).into_owned();
     assert_eq!(text, "0 connections in 0 packets: no cause of delay found\n");
     assert_eq!(trawl(&["slow", "/dev/null"]).status.code(), Some(1));
-    assert_eq!(trawl(&["slow"]).status.code(), Some(2));
 }

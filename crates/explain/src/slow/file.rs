@@ -28,6 +28,9 @@ pub struct Read {
     pub is_whole: bool,
 }
 
+/// The two hooks of tc, each of which sees one direction of a connection.
+const TC: [&str; 2] = ["tc ingress", "tc egress"];
+
 /// Numbers of the capture points, by their interfaces and hooks.
 #[derive(Default)]
 struct Places(HashMap<(String, String), u32>);
@@ -36,7 +39,8 @@ impl Places {
     fn of(&mut self, packet: &PacketView<'_>) -> u32 {
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let next = self.0.len() as u32;
-        *self.0.entry((text(packet.interface), text(packet.hook))).or_insert(next)
+        let hook = packet.hook.map(|hook| if TC.contains(&hook) { "tc" } else { hook });
+        *self.0.entry((text(packet.interface), text(hook))).or_insert(next)
     }
 }
 
