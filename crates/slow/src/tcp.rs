@@ -53,6 +53,8 @@ struct Gap {
     since_ns: u64,
     /// The sender's acknowledgement before it.
     ack: u32,
+    /// The timestamp of the first segment behind it.
+    timestamp: Option<u32>,
 }
 
 /// Relation of a segment to the earlier ones.
@@ -101,7 +103,7 @@ pub struct Segment {
 impl Stream {
     /// Adds a segment. `way_ns` is the shortest round trip from here to its sender.
     pub fn segment(&mut self, segment: &Segment, now: u64, way_ns: Option<u64>) -> Standing {
-        let Segment { seq, ack, payload, ends, .. } = *segment;
+        let Segment { seq, ack, payload, ends, timestamp } = *segment;
         let end = seq.wrapping_add(payload).wrapping_add(u32::from(ends));
         if end == seq {
             return Standing::Other;
@@ -111,7 +113,7 @@ impl Stream {
             Some(next) if is_before(next, seq) => {
                 if self.gaps.len() < GAPS {
                     let ack = self.ack.unwrap_or(ack);
-                    self.gaps.push(Gap { from: next, to: seq, since_ns: now, ack });
+                    self.gaps.push(Gap { from: next, to: seq, since_ns: now, ack, timestamp });
                 }
                 Standing::New
             }
@@ -151,7 +153,9 @@ impl Stream {
             let gap = self.gaps[at];
             self.fill(at, seq, end);
             // The sender learns of the loss by a packet that passes here, and its repetition takes the same way.
-            if now.saturating_sub(gap.since_ns) < way_ns.unwrap_or(SOON_NS).max(SOON_NS) {
+            let is_soon = now.saturating_sub(gap.since_ns) < way_ns.unwrap_or(SOON_NS).max(SOON_NS);
+            let sent = timestamp.zip(gap.timestamp).filter(|(own, behind)| own != behind);
+            if sent.map_or(is_soon, |(own, behind)| is_before(own, behind)) {
                 self.half.out_of_order += u64::from(now.saturating_sub(gap.since_ns) >= LATE_NS);
                 return Standing::Other;
             }
@@ -298,6 +302,22 @@ mod tests {
         assert_eq!((half.segments, half.repeated, half.lost_before, half.out_of_order), (4, 2, 1, 1));
         assert_eq!(half.missing_ns, (30 + 49) * MS);
         assert_eq!(half.timeouts, 0);
+    }
+
+    /// A late segment was sent before the ones that have overtaken it, whatever time it took.
+    #[test]
+    fn timestamps_tell_late_segments_from_repetitions() {
+        for (timestamp, at_ms, expected) in [(99, 90, (0, 1)), (101, 2, (1, 0)), (100, 2, (0, 1)), (100, 90, (1, 0))] {
+            let mut stream = Stream::default();
+            let mut send = |seq, timestamp, at_ms: u64| {
+                let segment = Segment { seq, payload: 1000, timestamp: Some(timestamp), ..Segment::default() };
+                stream.segment(&segment, at_ms * MS, None)
+            };
+            send(0, 99, 0);
+            send(2000, 100, 0);
+            send(1000, timestamp, at_ms);
+            assert_eq!((stream.half.lost_before, stream.half.out_of_order), expected, "{timestamp} after {at_ms} ms");
+        }
     }
 
     #[test]
