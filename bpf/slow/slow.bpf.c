@@ -277,7 +277,6 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 			return;
 		measures->flags |= SLOW_GAP;
 		measures->gap_stamp = stamp_of(buffer);
-		measures->gap_end = notes->seq;
 		return;
 	}
 	if (notes->seq != expected) {
@@ -291,7 +290,7 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 		COUNT(measures->late);
 	} else {
 		COUNT(measures->lost);
-		note_segment(SLOW_MISSING, socket, expected, measures->gap_end, tcp->snd_nxt);
+		note_segment(SLOW_MISSING, socket, notes->seq, notes->end_seq, tcp->snd_nxt);
 	}
 }
 

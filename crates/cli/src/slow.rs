@@ -1,6 +1,5 @@
 //! `trawl slow`: why connections are slow, and who is to blame.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,7 +19,6 @@ use trawl_plan::sources::Sources;
 use trawl_plan::{CapturePlan, TapChoice};
 use trawl_sink::one_file;
 use trawl_source::{Input, file_filter};
-use trawl_sys::netlink::counters;
 use trawl_sys::{Error, Result};
 
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
@@ -106,9 +104,7 @@ fn watch(args: &Args) -> Result<ExitCode> {
     let mut file = draft.as_ref().map(|draft| one_file(&draft.all(), &mut attached)).transpose()?;
     let confined = attached.keep_rights();
     let in_any = namespaces.is_empty() || observer.subject.is_some() || args.pid.is_some();
-    let numbers = || {
-        namespaces.iter().map(|one| (one.identity().1 as u32, counters::label(one))).collect::<HashMap<u32, String>>()
-    };
+    let numbers = || namespaces.iter().map(|one| one.identity().1 as u32).collect();
     let chosen = Chosen {
         namespaces: (!in_any).then(numbers),
         of_processes: observer.subject.is_some() || args.pid.is_some(),

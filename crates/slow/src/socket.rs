@@ -16,6 +16,9 @@ const TIMEOUT_NS: u64 = 200 * MS;
 const SAMPLES: u64 = 20;
 const FULL_PART: f64 = 0.5;
 const FULL_ROUND_TRIP_NS: u64 = MS;
+/// A window that closes for less than this each time paces a fast sender, unless it adds up to much.
+const SHORT_NS: u64 = 5 * MS;
+const CLOSED_SHORTLY_NS: u64 = 200 * MS;
 /// Part of the time of answers in which the thread has waited for a CPU.
 const WAITING_PART: f64 = 0.5;
 /// Part of the round trip's delay that the queue of this host has.
@@ -280,7 +283,11 @@ fn arrivals(of: &Socket) -> Option<Verdict> {
 fn slow_reader(of: &Socket, at: Side, window: Closed) -> Option<Verdict> {
     let Closed { times, ns, is_now } = window;
     let share = of.share(ns);
-    let least = if times > 1 { judge::CLOSED_NS } else { judge::CLOSED_ONCE_NS };
+    let least = match times {
+        0 | 1 => judge::CLOSED_ONCE_NS,
+        _ if ns / times < SHORT_NS => CLOSED_SHORTLY_NS,
+        _ => judge::CLOSED_NS,
+    };
     let cause = Cause::SlowReader { at, closed: times.max(1), closed_ns: ns, to_the_end: is_now };
     (share >= judge::CLOSED_SHARE && ns >= least).then(|| verdict(cause, Level::Certain, share))
 }
@@ -477,6 +484,9 @@ mod tests {
         assert_eq!(causes(|one| (one.closed_by_peer, one.sent.fast) = (closed, 9)), ["reads slowly"]);
         assert_eq!(causes(|one| one.closed_here = Closed { is_now: true, ..closed }), ["does not read"]);
         assert_eq!(causes(|one| one.closed_here = Closed { ns: 9 * MS, ..closed }), NOTHING);
+        let paced =
+            |ns| causes(|one| (one.span_ns, one.closed_here) = (120 * MS, Closed { times: 54, ns, is_now: false }));
+        assert_eq!((paced(32 * MS), paced(250 * MS)), (vec![], vec!["reads slowly".to_owned()]));
     }
 
     #[test]

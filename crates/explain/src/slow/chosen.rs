@@ -1,6 +1,6 @@
 //! The connections that a live report is about.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use trawl_bpf::layout::process::OWNER_WANTED;
@@ -12,8 +12,8 @@ use trawl_sys::Result;
 
 #[derive(Debug, Default)]
 pub struct Chosen<'a> {
-    /// Numbers and labels of network namespaces; `None`: all.
-    pub namespaces: Option<HashMap<u32, String>>,
+    /// Numbers of network namespaces; `None`: all.
+    pub namespaces: Option<HashSet<u32>>,
     /// Only the processes that the capture selects.
     pub of_processes: bool,
     /// Only connections with packets that match.
@@ -33,11 +33,13 @@ impl Chosen<'_> {
     }
 
     pub(super) fn has_namespace(&self, number: u32) -> bool {
-        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains_key(&number))
+        self.namespaces.as_ref().is_none_or(|chosen| chosen.contains(&number))
     }
 
-    pub(super) fn has_label(&self, label: &str) -> bool {
-        self.namespaces.as_ref().is_none_or(|chosen| chosen.values().any(|one| one == label))
+    /// Returns true if the namespace with this name or number is one of them. `name` returns the name of a number.
+    pub(super) fn has_label(&self, label: &str, name: impl Fn(u32) -> String) -> bool {
+        let is_it = |number: &u32| label == number.to_string() || label == name(*number);
+        self.namespaces.as_ref().is_none_or(|chosen| chosen.iter().any(is_it))
     }
 
     /// Returns true if a packet of one direction or the other matches the filter.

@@ -355,7 +355,7 @@ impl<'a> Live<'a> {
             let Direction { sender, receiver } = *direction;
             let (local, remote) = if filtered.is_output { (sender, receiver) } else { (receiver, sender) };
             if explained.contains(&Direction { sender: local, receiver: remote })
-                || !self.chosen.has_label(&filtered.netns)
+                || !self.chosen.has_label(&filtered.netns, |number| self.namespaces.name(number))
                 || !self.chosen.matches(sender, receiver, Transport::Tcp)?
             {
                 continue;

@@ -170,8 +170,9 @@ fn loss_of_joined_segments(stage: &Stage, server: SocketAddr) -> Kept {
     loss_of_one_of(8, stage, server)
 }
 
+/// Packets at this hook have many segments, so that few of them make up the data.
 fn drops_of_data_at_local_output(stage: &Stage, server: SocketAddr) -> Kept {
-    let one_of_many = format!("tcp dport {PORT} meta length > 150 numgen inc mod 20 == 0");
+    let one_of_many = format!("tcp dport {PORT} meta length > 150 numgen inc mod 4 == 0");
     stage.rule(&stage.client, "output", &one_of_many, "drop");
     let ends = transfer(stage.connect(server), 1 << 20, NOT);
     is_counted(counted(&stage.client), "drop");

@@ -91,7 +91,6 @@ pub fn own_user() -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
 
     use super::*;
