@@ -134,9 +134,8 @@ for _ in range(QUESTIONS):
 
 /// Returns the findings of an end in a report about all namespaces.
 fn findings_of<'r>(report: &'r Value, end: &Station) -> Vec<&'r Value> {
-    let (_, number) = end.namespace.identity();
     let findings = report["findings"].as_array().expect("a list");
-    findings.iter().filter(|finding| finding["netns"] == number).collect()
+    findings.iter().filter(|finding| finding["netns"] == end.name.as_str()).collect()
 }
 
 /// The namespace in the middle drops a copy of each frame, which is no loss of the connection.
