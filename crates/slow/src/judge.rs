@@ -26,6 +26,8 @@ pub(crate) const CLOSED_ONCE_NS: u64 = 1000 * MS;
 const ANSWERS: u64 = 3;
 const ANSWER_NS: u64 = 20 * MS;
 const ANSWER_MOST_NS: u64 = 5000 * MS;
+/// Answers that are slow even on a connection that is idle most of the time.
+const ANSWER_LONG_NS: u64 = 100 * MS;
 const ANSWER_SHARE: f64 = 0.2;
 /// Silences of a large segment: a second one rules out a single loss.
 pub(crate) const LARGE_TIMEOUTS: u64 = 2;
@@ -194,7 +196,8 @@ fn slow_reader(of: &Connection, sender: Side, half: &Half) -> Option<Verdict> {
 }
 
 pub(crate) fn is_slow_answer(answers: u64, median_ns: u64, share: f64) -> bool {
-    answers >= ANSWERS && (ANSWER_NS..ANSWER_MOST_NS).contains(&median_ns) && share >= ANSWER_SHARE
+    let is_much = share >= ANSWER_SHARE || median_ns >= ANSWER_LONG_NS;
+    answers >= ANSWERS && (ANSWER_NS..ANSWER_MOST_NS).contains(&median_ns) && is_much
 }
 
 /// The client's answers are pauses of its own.
@@ -367,6 +370,7 @@ mod tests {
         assert_eq!(found(0, 10, 300), [""; 0]);
         assert_eq!(found(1, 2, 3000), [""; 0]);
         assert_eq!(found(1, 10, 30), [""; 0], "a small part of the time");
+        assert_eq!(found(1, 3, 200), ["answers slowly"], "though the connection is idle for most of the time");
         assert_eq!(found(1, 3, 9000), [""; 0], "it waits for events");
     }
 
