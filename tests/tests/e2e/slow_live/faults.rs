@@ -46,15 +46,12 @@ impl Fault {
     }
 
     #[track_caller]
-    fn is_named(&self) {
+    fn is_named(&self, version: usize) {
         if !tools_or_skip(&["nft", "ss", "nstat", "tc"]) {
             return;
         }
-        for version in 0..2 {
-            // Counters begin with the lab.
-            let Some(stage) = self.stage() else { return };
-            assert_right(self.ends, &self.reports(&stage, version));
-        }
+        let Some(stage) = self.stage() else { return };
+        assert_right(self.ends, &self.reports(&stage, version));
     }
 }
 
@@ -69,7 +66,8 @@ const fn delay(count: u64) -> Path {
     Path { delay: milliseconds(count), ..PLAIN }
 }
 
-/// Makes a test of each fault, and the table of them. A drop in the other end's namespace is one of this host too.
+/// Makes a test of each fault, by IPv4 and IPv6 in turn, and the table of them. A drop in the other end's namespace is
+/// one of this host too.
 macro_rules! faults {
     ($($name:ident: $path:expr, $plant:path, $client:expr, $server:expr;)*) => {
         pub const FAULTS: &[Fault] =
@@ -79,7 +77,9 @@ macro_rules! faults {
             $(
                 #[test]
                 fn $name() {
-                    super::FAULTS.iter().find(|fault| fault.name == stringify!($name)).expect("a fault").is_named();
+                    let number = super::FAULTS.iter().position(|fault| fault.name == stringify!($name));
+                    let number = number.expect("a fault");
+                    super::FAULTS[number].is_named(number % 2);
                 }
             )*
         }
@@ -98,7 +98,7 @@ faults! {
         names(&["loss of=client", "loss_here of=client"]), names(LOSS_HERE);
     loss_of_joined_segments: None, loss_of_joined_segments,
         names(&["loss of=client", "loss_here of=client"]), names(LOSS_HERE);
-    drops_of_data_at_local_output: Some(delay(2)), drops_of_data_at_local_output, names(LOSS_HERE), SILENT;
+    drops_of_data_at_local_output: Some(delay(2)), drops_of_data_at_local_output, may_name(LOSS_HERE), SILENT;
     drops_of_questions_at_local_output: None, drops_of_questions_at_local_output, names(LOSS_HERE), SILENT;
     distance: Some(delay(50)), distance, names(&["distance"]), names(&["distance"]);
     reordering: Some(Path { late: Some(10), ..delay(5) }), reordering,
@@ -171,6 +171,7 @@ fn loss_of_joined_segments(stage: &Stage, server: SocketAddr) -> Kept {
 }
 
 /// Packets at this hook have many segments, so that few of them make up the data.
+/// The next acknowledgement makes the sender try again, so that most drops delay nothing.
 fn drops_of_data_at_local_output(stage: &Stage, server: SocketAddr) -> Kept {
     let one_of_many = format!("tcp dport {PORT} meta length > 150 numgen inc mod 4 == 0");
     stage.rule(&stage.client, "output", &one_of_many, "drop");
