@@ -1,6 +1,8 @@
 //! The rules that turn measures into verdicts. A rule has a smallest count, so that a single event blames nobody, and
 //! compares medians, because one stall would spoil a mean.
 
+use std::iter::once;
+
 use crate::histogram::Histogram;
 use crate::measures::{Connection, Half, Handshake, HereDrop, Questions, Side};
 use crate::verdict::{Cause, Level, Verdict};
@@ -56,7 +58,8 @@ pub fn judge(of: &Connection) -> Vec<Verdict> {
         let half = of.half(side);
         // A closed window delays acknowledgements, and has the sender repeat data as a question.
         found.extend(match slow_reader(of, side, half) {
-            Some(verdict) => vec![verdict],
+            // A question is no repetition of a dropped segment.
+            Some(verdict) => once(verdict).chain(loss(of, side, half).filter(is_here)).collect::<Vec<_>>(),
             None => [path(of, side, half), queue(side, half)].into_iter().flatten().collect(),
         });
     }
@@ -110,10 +113,14 @@ fn unexplained_handshake(of: &Connection) -> Option<Verdict> {
 /// Returns what happens to a side's segments on the way.
 fn path(of: &Connection, side: Side, half: &Half) -> Option<Verdict> {
     let loss = loss(of, side, half);
-    match loss {
-        Some(Verdict { cause: Cause::LossHere { .. }, .. }) => loss,
-        _ => large_segments(side, half).or_else(|| reordering(side, half)).or(loss),
+    if loss.as_ref().is_some_and(is_here) {
+        return loss;
     }
+    large_segments(side, half).or_else(|| reordering(side, half)).or(loss)
+}
+
+fn is_here(verdict: &Verdict) -> bool {
+    matches!(verdict.cause, Cause::LossHere { .. })
 }
 
 pub(crate) fn is_frequent(events: u64, segments: u64) -> bool {
@@ -320,6 +327,11 @@ mod tests {
         assert_eq!(found(42, 21).1, "4.20 %, 21 of 42 joined");
         assert_eq!(found(42, 50).1, "4.20 %, 42 of 42 joined", "two places dropped the same segment");
         assert_eq!(found(42, 20).0, "large packets vanish (MTU)");
+        let mut one = connection(1000);
+        one.halves[0] = Half { segments: 1000, repeated: 20, closed: 9, closed_ns: 600 * MS, ..Half::default() };
+        assert_eq!(judge(&one).len(), 1, "it reads slowly");
+        one.here.data[0] = here(20);
+        assert_eq!(judge(&one).len(), 2, "and drops");
         let mut one = connection(1000);
         one.halves[0] = Half { segments: 1000, repeated: 20, needless: 12, ..Half::default() };
         one.here.data[0] = here(10);

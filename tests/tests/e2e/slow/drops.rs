@@ -41,13 +41,16 @@ fn recorded<T>(stage: &Stage, at: &[&Station], traffic: impl FnOnce() -> T) -> [
     })
 }
 
-/// Checks that a report names the drop of a rule, and the rule if `trawl why` has recorded it, as the only cause.
+/// Checks that a report names the drop of a rule, and the rule if `trawl why` has recorded it, as the only cause, but
+/// for a reader without a CPU.
 #[track_caller]
 fn names_rule(reports: &[Value; 2], cause: &str, table: &str) {
-    for report in reports {
-        assert_eq!(causes(report), [cause], "{report}");
-    }
-    let [one, two] = reports.each_ref().map(|report| report["findings"][0]["drop"].as_str().expect("a drop"));
+    let [one, two] = reports.each_ref().map(|report| {
+        let findings = report["findings"].as_array().expect("a list");
+        let others: Vec<&Value> = findings.iter().filter(|one| one["cause"] != "slow_reader").collect();
+        assert!(others.len() == 1 && others[0]["cause"] == cause, "{report}");
+        others[0]["drop"].as_str().expect("a drop")
+    });
     assert!(one.starts_with("NETFILTER_DROP at "), "{one}");
     assert!(two.starts_with("NETFILTER_DROP in ") && two.contains(&format!("rule 2 of {table}")), "{two}");
 }
