@@ -65,11 +65,12 @@ fn is(finding: &Value, cause: &str) -> bool {
     words.next().is_some_and(|name| finding["cause"] == name) && words.all(has)
 }
 
-/// Returns whether a finding contradicts itself: it is about the other side, or joins too few losses.
+/// Returns whether a finding contradicts itself: it is about the other side, or joins too few losses of the peer. The
+/// sender may repeat a lost packet of many segments in pieces.
 fn is_inconsistent(finding: &Value, side: &str) -> bool {
     let is_other = finding["side"].as_str().is_some_and(|found| found != side);
     let [joined, repeated] = ["joined", "repeated"].map(|name| finding[name].as_u64().unwrap_or_default());
-    is_other || (finding["cause"] == "loss_here" && joined * 100 < repeated * 95)
+    is_other || (finding["cause"] == "loss_here" && finding["of"] != side && joined * 100 < repeated * 95)
 }
 
 /// Judges the report of a side.
