@@ -178,6 +178,64 @@ struct slow_question {
 	__u32 padding;
 };
 
+/* Durations: their sum, and their numbers by buckets as above. */
+struct slow_times {
+	__u64 sum_us;
+	__u64 counts[SLOW_BUCKETS];
+};
+
+/* Totals of the sockets of a process in a network namespace. */
+struct slow_totals_key {
+	__u32 process;
+	__u32 netns;
+};
+
+/* Durations: from the first segment of a client to its connection, of round trips, from a request to its answer at the
+ * client and at the server, from the arrival of data until the process reads, and in the queue of this host's interface.
+ */
+#define SLOW_HANDSHAKE 0
+#define SLOW_ROUND_TRIP 1
+#define SLOW_RESPONSE 2
+#define SLOW_THINK 3
+#define SLOW_READ_WAIT 4
+#define SLOW_QUEUE 5
+#define SLOW_DURATIONS 6
+
+/* Causes of repetitions: later segments arrived, a timeout, a probe of a silent path, and a request without an answer. */
+#define SLOW_FAST 0
+#define SLOW_TIMEOUT 1
+#define SLOW_PROBE 2
+#define SLOW_REQUEST 3
+#define SLOW_REPETITIONS 4
+
+/* Resets by the peer: of a request, by a device on the path (with another time to live), while data was on its way or an
+ * answer was pending, and others; and resets by this host: while data was on its way or an answer was pending, and
+ * others. */
+#define SLOW_REFUSED 0
+#define SLOW_BY_DEVICE 1
+#define SLOW_EARLY_BY_PEER 2
+#define SLOW_IDLE_BY_PEER 3
+#define SLOW_EARLY_HERE 4
+#define SLOW_IDLE_HERE 5
+#define SLOW_RESETS 6
+
+/* What data waited for: the peer's window, this end's, or room in the send buffer. */
+#define SLOW_PEER_WINDOW 0
+#define SLOW_OWN_WINDOW 1
+#define SLOW_SEND_BUFFER 2
+#define SLOW_LIMITS 3
+
+struct slow_totals {
+	struct slow_times times[SLOW_DURATIONS];
+	__u64 repetitions[SLOW_REPETITIONS];
+	__u64 resets[SLOW_RESETS];
+	/* In ticks. */
+	__u64 limited[SLOW_LIMITS];
+	/* A tick of the kernel's clock, and its time (ns), as data was limited last. */
+	__u64 tick;
+	__u64 tick_time;
+};
+
 /* Counts of one CPU: connections that began, that ended, events without room, and connections at a look that wait for
  * data of their processes. */
 struct slow_counts {

@@ -49,6 +49,19 @@ struct {
 	__type(value, struct slow_answers);
 } slow_answers SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct slow_totals_key);
+	__type(value, struct slow_totals);
+} slow_totals SEC(".maps");
+
+/* Keep totals of processes instead of events about sockets, and about name servers. */
+const volatile bool with_totals = false;
+
+static const struct slow_totals no_totals = {};
+
 /* Segments on their way from which a round trip includes queues, and no delay of the receiver's acknowledgement. */
 #define LOADED_SEGMENTS 4
 #define DNS_PORT 53
@@ -80,7 +93,7 @@ static __always_inline void count_lost(void)
 		count->lost_events++;
 }
 
-static __always_inline void add_time(__u8 *times, __u64 ns)
+static __always_inline __u32 bucket_of(__u64 ns)
 {
 	__u64 above = ns / 1000 >> SLOW_FIRST_BITS;
 	__u32 bucket = 0;
@@ -101,6 +114,13 @@ static __always_inline void add_time(__u8 *times, __u64 ns)
 	bucket += above >> 1 ? 2 : above & 1;
 	if (bucket >= SLOW_BUCKETS || ns / 1000 >> (SLOW_FIRST_BITS + SLOW_BUCKETS))
 		bucket = SLOW_BUCKETS - 1;
+	return bucket;
+}
+
+static __always_inline void add_time(__u8 *times, __u64 ns)
+{
+	__u32 bucket = bucket_of(ns);
+
 	if (times[bucket] == 255) {
 		for (int i = 0; i < SLOW_BUCKETS; i++)
 			times[i] /= 2;
@@ -165,11 +185,56 @@ static __always_inline struct slow_socket *measures_of(struct sock *socket)
 	return bpf_sk_storage_get(&slow_sockets, socket, NULL, 0);
 }
 
+/* Returns the totals of a socket's process; NULL if none are kept. */
+static __always_inline struct slow_totals *totals_of(struct sock *socket, const struct slow_socket *measures)
+{
+	struct slow_totals_key key = {};
+	struct socket_owner *owner;
+	struct slow_totals *totals;
+
+	if (!with_totals)
+		return NULL;
+	key.process = measures->process;
+	if (!key.process) {
+		owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
+		key.process = owner ? owner->process : 0;
+	}
+	key.netns = socket->__sk_common.skc_net.net->ns.inum;
+	totals = bpf_map_lookup_elem(&slow_totals, &key);
+	if (totals)
+		return totals;
+	bpf_map_update_elem(&slow_totals, &key, &no_totals, BPF_NOEXIST);
+	totals = bpf_map_lookup_elem(&slow_totals, &key);
+	if (!totals)
+		count_lost();
+	return totals;
+}
+
+static __always_inline void sum_time(struct slow_totals *totals, __u32 kind, __u64 ns)
+{
+	if (!totals)
+		return;
+	__sync_fetch_and_add(&totals->times[kind].sum_us, ns / 1000);
+	__sync_fetch_and_add(&totals->times[kind].counts[bucket_of(ns) & (SLOW_BUCKETS - 1)], 1);
+}
+
+static __always_inline void sum_limited(struct slow_totals *totals, __u32 by, __u32 ticks)
+{
+	if (!totals || !ticks)
+		return;
+	__sync_fetch_and_add(&totals->limited[by], ticks);
+	totals->tick = bpf_jiffies64();
+	totals->tick_time = bpf_ktime_get_ns();
+}
+
 static __always_inline void note_segment(__u32 kind, const struct sock *socket, __u32 from, __u32 to,
 					 __u32 acknowledgement)
 {
-	struct slow_segment *event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
+	struct slow_segment *event;
 
+	if (with_totals)
+		return;
+	event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
 	if (!event) {
 		count_lost();
 		return;
@@ -204,7 +269,7 @@ static __always_inline void mark_thread(struct slow_socket *measures, struct tas
 	measures->throttled = throttled_time(task);
 }
 
-static __always_inline void end_turn(struct slow_socket *measures, __u64 now)
+static __always_inline void end_turn(struct slow_socket *measures, struct slow_totals *totals, __u64 now)
 {
 	__u64 turn = now - measures->turn;
 
@@ -214,16 +279,17 @@ static __always_inline void end_turn(struct slow_socket *measures, __u64 now)
 	COUNT(measures->turns);
 	measures->turns_us = add_to(measures->turns_us, turn / 1000);
 	add_time(measures->turn_times, turn);
+	sum_time(totals, measures->flags & SLOW_SERVER ? SLOW_THINK : SLOW_RESPONSE, turn);
 }
 
 /* Ends the turn of a server. If the thread that read the request answers now, it has waited for a CPU for a part of the
  * time. */
-static __always_inline void answer(struct slow_socket *measures, __u64 now)
+static __always_inline void answer(struct slow_socket *measures, struct slow_totals *totals, __u64 now)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 turn = now - measures->turn, waited, throttled;
 
-	end_turn(measures, now);
+	end_turn(measures, totals, now);
 	if (measures->thread != (__u32)task->pid)
 		return;
 	waited = task->sched_info.run_delay - measures->run_delay;
@@ -309,37 +375,48 @@ static __always_inline bool is_closed_here(const struct tcp_sock *tcp)
 }
 
 /* Notes whether received data fills this end's window. The peer then sends no more until the process has read. */
-static __always_inline void note_window(const struct tcp_sock *tcp, struct slow_socket *measures, __u32 length)
+static __always_inline void note_window(const struct tcp_sock *tcp, struct slow_socket *measures,
+					struct slow_totals *totals, __u32 length)
 {
-	__u32 room = tcp->rcv_wup + tcp->rcv_wnd - tcp->rcv_nxt;
+	__u32 ticks, room = tcp->rcv_wup + tcp->rcv_wnd - tcp->rcv_nxt;
 
 	if (measures->flags & SLOW_FILLED) {
 		measures->flags &= ~SLOW_FILLED;
 		COUNT(measures->closures_in);
-		measures->closed_in = add_to(measures->closed_in,
-					     (__u32)bpf_jiffies64() - tcp->inet_conn.icsk_ack.lrcvtime);
+		ticks = (__u32)bpf_jiffies64() - tcp->inet_conn.icsk_ack.lrcvtime;
+		measures->closed_in = add_to(measures->closed_in, ticks);
+		sum_limited(totals, SLOW_OWN_WINDOW, ticks);
 	}
 	if (room < length + tcp->inet_conn.icsk_ack.rcv_mss)
 		measures->flags |= SLOW_FILLED;
 }
 
 /* Samples the sender's side at an acknowledgement. The kernel's own measures are still those before it. */
-static __always_inline void sample(struct sock *socket, const struct tcp_sock *tcp, struct slow_socket *measures)
+static __always_inline void sample(struct sock *socket, const struct tcp_sock *tcp, struct slow_socket *measures,
+				   struct slow_totals *totals)
 {
-	__u32 window = tcp->snd_una + tcp->snd_wnd - tcp->snd_nxt;
+	__u32 ticks, window = tcp->snd_una + tcp->snd_wnd - tcp->snd_nxt;
 
 	if (is_closed_by_peer(tcp)) {
 		COUNT(measures->closures_out);
-		measures->closed_out = add_to(measures->closed_out, (__u32)bpf_jiffies64() - tcp->rcv_tstamp);
+		ticks = (__u32)bpf_jiffies64() - tcp->rcv_tstamp;
+		measures->closed_out = add_to(measures->closed_out, ticks);
+		sum_limited(totals, SLOW_PEER_WINDOW, ticks);
 	}
 	if (!tcp->packets_out)
 		return;
 	measures->acks = add_to(measures->acks, 1);
-	if (tcp->rack.rtt_us && tcp->packets_out >= LOADED_SEGMENTS)
-		add_time(measures->round_trips, tcp->rack.rtt_us * 1000ull);
+	if (tcp->rack.rtt_us) {
+		if (tcp->packets_out >= LOADED_SEGMENTS)
+			add_time(measures->round_trips, tcp->rack.rtt_us * 1000ull);
+		sum_time(totals, SLOW_ROUND_TRIP, tcp->rack.rtt_us * 1000ull);
+	}
 	if (tcp->packets_out < tcp->snd_cwnd && tcp->snd_nxt == tcp->write_seq && window >= tcp->mss_cache &&
-	    socket->sk_wmem_queued * 3ll >= socket->sk_sndbuf * 2ll)
+	    socket->sk_wmem_queued * 3ll >= socket->sk_sndbuf * 2ll) {
 		measures->full = add_to(measures->full, 1);
+		if (totals)
+			sum_limited(totals, SLOW_SEND_BUFFER, (__u32)bpf_jiffies64() - tcp->rcv_tstamp);
+	}
 }
 
 SEC("tp_btf/tcp_probe")
@@ -350,6 +427,7 @@ int trawl_slow_arrived(__u64 *arguments)
 	const struct tcp_skb_cb *notes = notes_of(buffer);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
 	struct slow_socket *measures;
+	struct slow_totals *totals;
 	__u64 now;
 
 	if (!tcp)
@@ -360,7 +438,8 @@ int trawl_slow_arrived(__u64 *arguments)
 		if (!measures)
 			return 0;
 	}
-	sample(socket, tcp, measures);
+	totals = totals_of(socket, measures);
+	sample(socket, tcp, measures, totals);
 	if (notes->tcp_flags & TCP_RST)
 		measures->reset_ttl = time_to_live(buffer);
 	if (notes->seq == notes->end_seq || notes->tcp_flags & (TCP_RST | TCP_FIN))
@@ -371,14 +450,14 @@ int trawl_slow_arrived(__u64 *arguments)
 		note_order(socket, measures, buffer, tcp);
 	if (notes->seq != tcp->rcv_nxt)
 		return 0;
-	note_window(tcp, measures, notes->end_seq - notes->seq);
+	note_window(tcp, measures, totals, notes->end_seq - notes->seq);
 	now = bpf_ktime_get_ns();
 	if (!measures->unread)
 		measures->unread = now;
 	if (measures->flags & SLOW_SERVER)
 		measures->turn = now;
 	else if (measures->turn)
-		end_turn(measures, now);
+		end_turn(measures, totals, now);
 	return 0;
 }
 
@@ -386,13 +465,16 @@ int trawl_slow_arrived(__u64 *arguments)
 SEC("tp_btf/tcp_rcv_space_adjust")
 int trawl_slow_read(__u64 *arguments)
 {
-	struct slow_socket *measures = measures_of((void *)arguments[0]);
+	struct sock *socket = (void *)arguments[0];
+	struct slow_socket *measures = measures_of(socket);
 	struct task_struct *task;
 
 	if (!measures)
 		return 0;
 	task = bpf_get_current_task_btf();
 	measures->process = task->tgid;
+	if (with_totals && measures->unread)
+		sum_time(totals_of(socket, measures), SLOW_READ_WAIT, bpf_ktime_get_ns() - measures->unread);
 	measures->unread = 0;
 	if (measures->flags & SLOW_SERVER && measures->thread != (__u32)task->pid)
 		mark_thread(measures, task);
@@ -411,6 +493,7 @@ static __always_inline bool resets(const struct sk_buff *buffer)
 static __always_inline void sent_segment(struct sock *socket, const struct sk_buff *buffer)
 {
 	struct slow_socket *measures;
+	struct slow_totals *totals;
 	__u64 now, delay;
 
 	if (buffer->truesize == PURE_ACKNOWLEDGEMENT)
@@ -418,15 +501,18 @@ static __always_inline void sent_segment(struct sock *socket, const struct sk_bu
 	measures = measures_of(socket);
 	if (!measures)
 		return;
+	totals = totals_of(socket, measures);
 	now = bpf_ktime_get_ns();
 	delay = now - buffer->tstamp;
 	/* A segment leaves later than its time stamp, which some devices clear. */
-	if (buffer->tstamp && delay < SLOW_EVENT_NS)
+	if (buffer->tstamp && delay < SLOW_EVENT_NS) {
 		add_time(measures->queue, delay);
+		sum_time(totals, SLOW_QUEUE, delay);
+	}
 	if (!(measures->flags & SLOW_SERVER))
 		measures->turn = now;
 	else if (measures->turn && !resets(buffer))
-		answer(measures, now);
+		answer(measures, totals, now);
 }
 
 struct udp_start {
@@ -504,7 +590,7 @@ int trawl_slow_left(__u64 *arguments)
 		return 0;
 	if (socket->sk_protocol == TCP)
 		sent_segment(socket, buffer);
-	else if (socket->sk_protocol == UDP)
+	else if (socket->sk_protocol == UDP && !with_totals)
 		asked(socket, buffer);
 	return 0;
 }
@@ -573,6 +659,8 @@ int trawl_slow_repeated(__u64 *arguments)
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
 	struct slow_socket *measures;
 	__u32 kind = SLOW_REPEATED;
+	struct slow_totals *totals;
+	__u32 cause = SLOW_FAST;
 
 	if (!tcp)
 		return 0;
@@ -580,17 +668,23 @@ int trawl_slow_repeated(__u64 *arguments)
 	if (!measures)
 		return 0;
 	if (socket->__sk_common.skc_state == STATE_SYN_SENT) {
+		cause = SLOW_REQUEST;
 		measures->retries++;
 	} else if (tcp->inet_conn.icsk_pending == PENDING_LOSS_PROBE) {
 		kind = SLOW_PROBED;
+		cause = SLOW_PROBE;
 		COUNT(measures->probes);
 	} else if (BPF_CORE_READ_BITFIELD(&tcp->inet_conn, icsk_ca_state) == STATE_LOSS) {
+		cause = SLOW_TIMEOUT;
 		COUNT(measures->timeouts);
 		if (tcp->inet_conn.icsk_retransmits && notes->end_seq - notes->seq >= tcp->mss_cache)
 			COUNT(measures->large_timeouts);
 	} else {
 		COUNT(measures->fast);
 	}
+	totals = totals_of(socket, measures);
+	if (totals)
+		__sync_fetch_and_add(&totals->repetitions[cause], 1);
 	note_segment(kind, socket, notes->seq, notes->end_seq, tcp->rcv_nxt);
 	return 0;
 }
@@ -629,10 +723,15 @@ static __always_inline bool has_something_to_say(const struct sock *socket, cons
 static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, const struct slow_socket *measures,
 				 __u32 kind, __u32 state)
 {
-	struct socket_owner *owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
-	struct slow_row *row = bpf_ringbuf_reserve(&slow_events, sizeof(*row), 0);
-	__u64 tick = bpf_jiffies64();
+	struct socket_owner *owner;
+	struct slow_row *row;
+	__u64 tick;
 
+	if (with_totals)
+		return;
+	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
+	row = bpf_ringbuf_reserve(&slow_events, sizeof(*row), 0);
+	tick = bpf_jiffies64();
 	if (!row) {
 		count_lost();
 		return;
@@ -689,6 +788,7 @@ int trawl_slow_state(__u64 *arguments)
 	__u32 old = arguments[1], new = arguments[2];
 	struct slow_counts *count = counts();
 	struct slow_socket *measures;
+	struct slow_totals *totals;
 	struct tcp_sock *tcp;
 
 	tcp = bpf_skc_to_tcp_sock(socket);
@@ -703,8 +803,11 @@ int trawl_slow_state(__u64 *arguments)
 	} else if (new == STATE_ESTABLISHED) {
 		count->begun++;
 		measures = begin(socket, tcp, SLOW_SERVER);
-		if (measures && old == STATE_SYN_SENT)
+		if (measures && old == STATE_SYN_SENT) {
 			measures->handshake_us = (bpf_ktime_get_ns() - measures->begun) / 1000;
+			totals = totals_of(socket, measures);
+			sum_time(totals, SLOW_HANDSHAKE, measures->handshake_us * 1000ull);
+		}
 	} else if (new == STATE_CLOSED) {
 		measures = measures_of(socket);
 		if (!measures)
@@ -716,15 +819,41 @@ int trawl_slow_state(__u64 *arguments)
 	return 0;
 }
 
+/* Sums up a socket's only reset: a listening socket may send many. */
+static __always_inline void sum_reset(struct sock *socket, const struct slow_socket *measures, __u16 flag, bool is_early)
+{
+	__u32 kind = is_early ? SLOW_EARLY_HERE : SLOW_IDLE_HERE;
+	struct slow_totals *totals;
+
+	if (socket->__sk_common.skc_state == STATE_LISTENING || measures->flags & (SLOW_RESET_BY_PEER | SLOW_RESET_HERE))
+		return;
+	totals = totals_of(socket, measures);
+	if (!totals)
+		return;
+	if (flag == SLOW_RESET_BY_PEER) {
+		if (socket->__sk_common.skc_state == STATE_SYN_SENT)
+			kind = SLOW_REFUSED;
+		else if (measures->ttl && measures->reset_ttl && measures->ttl != measures->reset_ttl)
+			kind = SLOW_BY_DEVICE;
+		else
+			kind = is_early ? SLOW_EARLY_BY_PEER : SLOW_IDLE_BY_PEER;
+	}
+	__sync_fetch_and_add(&totals->resets[kind], 1);
+}
+
 static __always_inline void note_reset(struct sock *socket, __u16 flag)
 {
 	struct slow_socket *measures = measures_of(socket);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
+	bool is_early;
 
 	if (!measures || !tcp)
 		return;
+	is_early = tcp->packets_out || tcp->write_seq != tcp->snd_una || measures->turn;
+	if (with_totals)
+		sum_reset(socket, measures, flag, is_early);
 	measures->flags |= flag;
-	if (tcp->packets_out || tcp->write_seq != tcp->snd_una || measures->turn)
+	if (is_early)
 		measures->flags |= SLOW_RESET_EARLY;
 	/* A process that closes with a reset has closed the socket before. */
 	if (socket->__sk_common.skc_state == STATE_CLOSED && measures->flags & SLOW_RESET_EARLY)

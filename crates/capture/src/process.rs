@@ -248,6 +248,15 @@ impl ProcessStage {
         self.known.get(&id)?.all.last()
     }
 
+    /// Returns the name of a process, its container and its pod, as far as they are known.
+    pub fn name_of(&mut self, id: u32) -> ProcessName {
+        self.find(id).map_or_else(ProcessName::default, |known| ProcessName {
+            name: known.name.clone(),
+            container: known.container().map(str::to_owned),
+            pod: known.pod().map(str::to_owned),
+        })
+    }
+
     /// Returns true for a process that has ended.
     pub fn has_ended(&self, id: u32) -> bool {
         self.has_numbers && process::started(id).is_none()

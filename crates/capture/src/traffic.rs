@@ -83,12 +83,8 @@ impl TrafficWatch {
         Ok(counted)
     }
 
-    /// Returns the name and the container of a process, as far as they are known.
-    pub fn describe(&mut self, id: u32) -> (Option<String>, Option<String>) {
-        let known = self.descriptions.find(id);
-        let name = known.and_then(|known| known.name.clone());
-        let container = known.and_then(|known| known.container());
-        (name, container.map(str::to_owned))
+    pub fn names(&mut self) -> &mut ProcessStage {
+        &mut self.descriptions
     }
 
     /// Returns the programs that find the owners of sockets, so that other programs can use their maps.

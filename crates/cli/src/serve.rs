@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde_json::json;
 use trawl_capture::summary::Summary;
+use trawl_figures::connections::{ConnectionFigures, Connections};
 use trawl_figures::losses::{Losses, Lost};
 use trawl_figures::processes::{ProcessTotals, Processes};
 use trawl_figures::verdicts::{ProgramVerdicts, Verdicts};
@@ -47,6 +48,9 @@ pub struct Args {
     /// Count the packets of each process and container at its sockets; of the whole machine without -i and --netns
     #[arg(long)]
     process: bool,
+    /// Measure the TCP connections of each process, container and pod: times, retransmissions, resets, and closed windows
+    #[arg(long)]
+    slow: bool,
     /// Count the verdicts of each XDP program in the kernel; always done with -i
     #[arg(long)]
     verdicts: bool,
@@ -119,6 +123,8 @@ pub(crate) struct Own {
     pub verdicts: ProgramVerdicts,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessTotals>,
+    #[serde(flatten)]
+    pub connections: ConnectionFigures,
 }
 
 /// The summary of this command's own capture.
@@ -194,7 +200,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let is_selected = !args.interfaces.is_empty() || !args.netns.is_empty();
     let chosen = || is_selected.then(|| args.selected()).transpose();
     let of_programs = if args.verdicts || !args.interfaces.is_empty() { Some(args.selected()?) } else { None };
-    let mut events = Events::attach(args.process, of_programs, chosen)?;
+    let mut events = Events::attach((args.process, args.slow), of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
     let privileges = KeptPrivileges { user: None, capabilities: counters::NEEDED_CAPABILITIES };
@@ -290,24 +296,27 @@ fn hosts() -> HashMap<IpAddr, String> {
     text.lines().rev().filter_map(entry).collect()
 }
 
-/// Counts of losses, verdicts and packets of processes, by programs in the kernel.
+/// Counts of losses, verdicts, and packets and connections of processes, by programs in the kernel.
 struct Events {
     losses: Losses,
     verdicts: Option<Verdicts>,
     processes: Option<Processes>,
+    connections: Option<Connections>,
 }
 
 impl Events {
-    /// Begins to count. `selected` finds the selected interfaces; `of_programs` are the interfaces whose XDP programs'
+    /// Begins to count, also the packets and the connections of processes if they are wanted. `selected` finds the selected interfaces; `of_programs` are the interfaces whose XDP programs'
     /// verdicts are counted.
     fn attach(
-        of_processes: bool,
+        (packets, connections): (bool, bool),
         of_programs: Option<Vec<NamespaceInterfaces>>,
         selected: impl Fn() -> Result<Option<Vec<NamespaceInterfaces>>>,
     ) -> Result<Self> {
-        let processes = if of_processes { Some(Processes::attach(selected()?)?) } else { None };
+        let processes = if packets { Some(Processes::attach(selected()?)?) } else { None };
         processes.iter().filter_map(Processes::unseen).for_each(json::event);
+        let connections = connections.then(|| Connections::attach(selected()?, processes.as_ref())).transpose()?;
         Ok(Self {
+            connections,
             losses: Losses::attach(selected()?, processes.as_ref(), json::show_notice, &mut |notice| {
                 json::show_notice(notice)
             })?,
@@ -320,6 +329,7 @@ impl Events {
         let lost = self.losses.update(self.processes.as_mut())?;
         let verdicts = self.verdicts.as_mut().map(Verdicts::update).transpose()?;
         let processes = self.processes.as_mut().map(Processes::update).transpose()?;
+        let connections = self.connections.as_mut().map(|one| one.update(self.processes.as_mut())).transpose()?;
         let mut shared = locked(shared);
         if let Some(lost) = lost {
             shared.lost = lost;
@@ -328,6 +338,7 @@ impl Events {
             shared.verdicts = verdicts;
         }
         shared.processes = processes.unwrap_or_default();
+        shared.connections = connections.unwrap_or_default();
         Ok(())
     }
 }

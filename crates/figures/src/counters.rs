@@ -178,17 +178,23 @@ impl NamespaceInterfaces {
         self.only.is_empty() || self.only.iter().any(|one| names::matches(one, interface))
     }
 
+    /// Returns the inode number of the namespace.
+    pub fn number(&self) -> Result<u32> {
+        let identity = match &self.namespace {
+            Some(namespace) => namespace.identity(),
+            None => Namespace::current()?.identity(),
+        };
+        Ok(identity.1 as u32)
+    }
+
     /// Returns the inode number of the namespace and the index of each selected interface.
     pub fn sites(selected: &[Self]) -> Result<HashSet<(u32, u32)>> {
         let mut sites = HashSet::new();
         for one in selected {
-            let namespace = match &one.namespace {
-                Some(namespace) => namespace.identity(),
-                None => Namespace::current()?.identity(),
-            };
+            let namespace = one.number()?;
             let mut links = Netlink::open(one.namespace.as_ref())?.links()?;
             links.retain(|link| one.includes(&link.name));
-            sites.extend(links.iter().map(|link| (namespace.1 as u32, link.index)));
+            sites.extend(links.iter().map(|link| (namespace, link.index)));
         }
         Ok(sites)
     }

@@ -1,6 +1,7 @@
 //! Figures of this machine for live views and metrics: counters of interfaces and programs, losses, verdicts, redirects,
-//! and the traffic of processes.
+//! and the traffic and the connections of processes.
 
+pub mod connections;
 pub mod counters;
 pub mod losses;
 mod notice;
@@ -8,6 +9,7 @@ pub mod processes;
 pub mod rates;
 pub mod redirects;
 pub mod series;
+mod totals;
 pub mod verdicts;
 
 use std::os::fd::OwnedFd;

@@ -128,9 +128,9 @@ impl Losses {
             [drop.function.clone(), netns, interface.unwrap_or_default().to_owned(), at.unwrap_or_default().to_owned()],
         );
         if let Some(processes) = processes {
-            let (name, container) = drop.process.map_or((None, None), |id| processes.describe(id));
-            labels.push(("process", name.unwrap_or_default()));
-            labels.push(("container", container.unwrap_or_default()));
+            let known = drop.process.map(|id| processes.names().name_of(id)).unwrap_or_default();
+            labels.push(("process", known.name.unwrap_or_default()));
+            labels.push(("container", known.container.unwrap_or_default()));
         }
         self.drops.add(labels, packets);
     }

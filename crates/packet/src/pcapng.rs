@@ -143,6 +143,11 @@ impl Process {
         let unit = || cgroup?.rsplit('/').next();
         container.or(pod).or_else(unit)
     }
+
+    /// Returns the number of its pod.
+    pub fn pod(&self) -> Option<&str> {
+        CgroupNote::parse(self.comment.as_deref()?)?.pod
+    }
 }
 
 /// Direction of a packet, from the low bits of `epb_flags`.

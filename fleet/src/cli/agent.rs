@@ -67,6 +67,9 @@ pub struct Args {
     /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
     #[arg(long, requires = "metrics")]
     verdicts: bool,
+    /// Measure the TCP connections of processes too, as trawl serve --slow does
+    #[arg(long, requires = "metrics")]
+    slow: bool,
     /// Answer probes by HTTP at this address: /livez while the agent responds, /readyz if all desired captures run; and
     /// /metrics with figures about captures and the spool, for Prometheus
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -129,7 +132,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json: args.json,
         reported: None,
     };
-    let mut metrics = args.metrics.map(|address| Metrics::start(address, args.verdicts)).transpose()?;
+    let options = [(args.verdicts, "--verdicts"), (args.slow, "--slow")];
+    let options: Vec<&str> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, option)| option).collect();
+    let mut metrics = args.metrics.map(|address| Metrics::start(address, options)).transpose()?;
     let health = args.health.map(Health::listen).transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
@@ -177,18 +182,18 @@ fn operators_of(policy: &Policy, url: &str) -> Result<Vec<String>> {
 /// A `trawl serve` that ends with the agent, and is restarted if it ends earlier.
 struct Metrics {
     address: SocketAddr,
-    of_verdicts: bool,
+    options: Vec<&'static str>,
     child: Child,
     started: Instant,
 }
 
 impl Metrics {
-    fn start(address: SocketAddr, of_verdicts: bool) -> Result<Self> {
+    fn start(address: SocketAddr, options: Vec<&'static str>) -> Result<Self> {
         let what = || format!("cannot serve metrics at {address}");
         let mut command = std::process::Command::new(trawl_binary()?);
         command
             .args(["serve", "--listen", &address.to_string()])
-            .args(of_verdicts.then_some("--verdicts"))
+            .args(&options)
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
@@ -196,7 +201,7 @@ impl Metrics {
         process::ends_with_parent(&mut command);
         Ok(Self {
             address,
-            of_verdicts,
+            options,
             child: command.spawn().map_err(|e| Error::os(what(), e))?,
             started: Instant::now(),
         })
@@ -205,7 +210,7 @@ impl Metrics {
     fn restart_if_ended(&mut self) -> Result<()> {
         let has_ended = !matches!(self.child.try_wait(), Ok(None));
         if has_ended && self.started.elapsed() >= SERVE_AGAIN {
-            *self = Self::start(self.address, self.of_verdicts)?;
+            *self = Self::start(self.address, self.options.clone())?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ mod start;
 mod view;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -24,6 +24,8 @@ use trawl_tests::witness::nothing_attached;
 use trawl_tests::{Lab, Running, args, binary, fleet_or_skip, frames, tools_or_skip, trawl, wait_until};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::serve::get;
 
 /// The tests' own NKeys: seed and public key.
 const ALPHA: [&str; 2] = [
@@ -83,16 +85,14 @@ fn agent_serves_metrics() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("agent.toml");
     fs::write(&file, "").expect("a file");
-    let agent = agent(&lab, &["--state", &file, "--metrics", "127.0.0.1:0", "--verdicts"]);
+    let agent = agent(&lab, &["--state", &file, "--metrics", "127.0.0.1:0", "--verdicts", "--slow"]);
     agent.wait_said("serving http://");
     let said = agent.said();
     let address = said.split_once("http://").expect("an address").1;
     let address = address.split('/').next().expect("an address").to_owned();
-    let mut stream = TcpStream::connect(&address).expect("it listens");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
-    assert!(text.contains("trawl_drops_missed_total "), "{text}");
+    for metric in ["trawl_drops_missed_total ", "trawl_connection_measures_lost_total "] {
+        wait_until(metric, || get(&address, "/metrics", "localhost").contains(metric));
+    }
     agent.kill();
     wait_until("nothing listens any more", || TcpStream::connect(&address).is_err());
 }

@@ -1,5 +1,6 @@
 //! `trawl serve` on a running lab: for a scraper, for a browser and for a service manager.
 
+mod connections;
 mod losses;
 mod verdicts;
 

@@ -1,10 +1,11 @@
 //! The statistics in Prometheus' text format.
 
-use trawl_front::prometheus::{self, Metric};
+use trawl_front::prometheus::{self, Histogram, Histograms, Metric};
 use trawl_pipeline::account::PacketAccount;
 
 use super::{CapturePoint, Figures};
 use crate::published::{RunningCapture, RunningGenerator};
+use trawl_figures::connections::{ConnectionTotals, Durations};
 use trawl_figures::counters::{InterfaceCounters, ProgramCounters, RouterCounters};
 use trawl_figures::processes::ProcessTotals;
 use trawl_figures::series::{Labelled, Labels};
@@ -12,8 +13,9 @@ use trawl_figures::series::{Labelled, Labels};
 pub(super) fn text(figures: &Figures) -> String {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let build = ("build_info", "The version of trawl that serves these figures.", vec![(version, 1.0)]);
-    let groups = [machine, running, own_capture, losses, processes].map(|group| group(figures));
-    prometheus::page(std::iter::once(build).chain(groups.into_iter().flatten()))
+    let groups = [machine, running, own_capture, losses, processes, connections].map(|group| group(figures));
+    let page = prometheus::page(std::iter::once(build).chain(groups.into_iter().flatten()));
+    page + &prometheus::page_of_histograms(durations(figures))
 }
 
 fn single(value: u64) -> prometheus::Values {
@@ -210,6 +212,75 @@ fn processes(figures: &Figures) -> Vec<Metric> {
     vec![
         ("process_packets_total", "Packets that the sockets of processes received and sent.", packets),
         ("process_bytes_total", "Bytes that the sockets of processes received and sent, from the IP header on.", bytes),
+    ]
+}
+
+/// Returns the labels of connections.
+fn owner(one: &ConnectionTotals) -> Labels {
+    labels!(one: process, container, pod)
+}
+
+fn connections(figures: &Figures) -> Vec<Metric> {
+    let found = &figures.own.connections;
+    let all = &found.connections;
+    let with = |one: &ConnectionTotals, more: &[(&'static str, &str)]| {
+        let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        owner(one).into_iter().chain(more).collect::<Labels>()
+    };
+    let repeated = all.iter().flat_map(|one| {
+        one.retransmissions.iter().map(move |(cause, count)| (with(one, &[("cause", cause)]), *count as f64))
+    });
+    let resets = all.iter().flat_map(|one| {
+        let labels = move |who, reason| with(one, &[("who", who), ("reason", reason)]);
+        one.resets.iter().map(move |reset| (labels(reset.who, reset.reason), reset.count as f64))
+    });
+    let limited = all
+        .iter()
+        .flat_map(|one| one.limited_seconds.iter().map(move |(by, seconds)| (with(one, &[("by", by)]), *seconds)));
+    vec![
+        ("retransmissions_total", "Segments that the sockets of processes sent again, by cause.", repeated.collect()),
+        ("resets_total", "Connections of processes that were reset, by who did it and why.", resets.collect()),
+        (
+            "limited_seconds_total",
+            "Time in which data of connections waited for a window or for room in a buffer.",
+            limited.collect(),
+        ),
+        (
+            "connection_measures_lost_total",
+            "Measures of connections for which there was no memory.",
+            found.connection_measures_lost.map(single).unwrap_or_default(),
+        ),
+    ]
+}
+
+fn durations(figures: &Figures) -> [Histograms; 6] {
+    let values = |durations: fn(&ConnectionTotals) -> &Durations| {
+        let all = figures.own.connections.connections.iter().map(|one| (owner(one), durations(one)));
+        let all = all.filter(|(_, durations)| durations.count > 0).map(|(labels, one)| {
+            let buckets = one.buckets().collect();
+            (labels, Histogram { buckets, count: one.count, sum: one.sum_seconds })
+        });
+        all.collect()
+    };
+    [
+        (
+            "connection_handshake_seconds",
+            "Time from a client's first segment to its connection.",
+            values(|one| &one.handshake),
+        ),
+        ("connection_round_trip_seconds", "Round trips, at each acknowledgement.", values(|one| &one.round_trip)),
+        ("connection_response_seconds", "Time from a client's request to the answer.", values(|one| &one.response)),
+        ("connection_think_seconds", "Time from a request to the answer of the server here.", values(|one| &one.think)),
+        (
+            "connection_read_wait_seconds",
+            "Time from the arrival of data until the process reads.",
+            values(|one| &one.read_wait),
+        ),
+        (
+            "connection_queue_seconds",
+            "Time of a segment between the socket and the network device.",
+            values(|one| &one.queue),
+        ),
     ]
 }
 

@@ -11,7 +11,7 @@ use trawl_bpf::layout::slow::{
     SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_PROBED, SLOW_REPEATED,
     SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SlowCounts, SlowEnds, SlowRow, SlowSegment,
 };
-use trawl_bpf::slow_watch::{Event, SlowWatch};
+use trawl_bpf::slow_watch::{Event, Results, SlowWatch, frequency};
 use trawl_capture::process::Processes;
 use trawl_capture::session::Attached;
 use trawl_pipeline::account::PacketAccount;
@@ -46,8 +46,7 @@ const NAMES_PORT: u16 = 53;
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 2_500_000_000;
 const MICROSECOND: u64 = 1000;
-/// Frequencies of the kernel's clock.
-const FREQUENCIES: [u64; 4] = [100, 250, 300, 1000];
+/// The kernel's clock, if nothing happened.
 const USUAL_FREQUENCY: u64 = 250;
 /// States of TCP.
 const SYN_SENT: u32 = 2;
@@ -144,7 +143,7 @@ impl<'a> Live<'a> {
                 .fix("this requires root, and a kernel with cgroups of version 2")
         })?;
         Ok(Self {
-            watch: SlowWatch::attach(&processes.watch)?,
+            watch: SlowWatch::attach(&processes.watch, Results::Events)?,
             processes: Rc::clone(processes),
             packets: packets_of(capture),
             culprits: Culprits::new(true, None),
@@ -224,9 +223,7 @@ impl<'a> Live<'a> {
     /// Returns the frequency of the kernel's clock, from the first tick that was seen and the last row.
     fn frequency(&self, tick: u64, time: u64) -> u64 {
         let Some(last) = self.rows.values().max_by_key(|row| row.time) else { return USUAL_FREQUENCY };
-        let (ticks, ns) = (last.tick.saturating_sub(tick), last.time.saturating_sub(time).max(1));
-        let measured = ticks * 1_000_000_000 / ns;
-        FREQUENCIES.into_iter().min_by_key(|one| one.abs_diff(measured)).unwrap_or(USUAL_FREQUENCY)
+        frequency([(tick, time), (last.tick, last.time)])
     }
 
     fn look(&mut self) -> Result<()> {

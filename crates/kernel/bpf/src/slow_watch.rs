@@ -9,10 +9,12 @@ use std::rc::Rc;
 use libbpf_rs::{Iter, Link, MapCore, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
 use trawl_sys::{Error, Result};
 
+use crate::adapt::set_variable;
 use crate::kernel_types;
 use crate::layout::Shared;
 use crate::layout::slow::{
     SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
+    SlowTotals, SlowTotalsKey,
 };
 use crate::object::{SLOW, explained, quiet_libbpf};
 use crate::probe::{self, KernelFeature};
@@ -29,6 +31,10 @@ const LOOK: &str = "trawl_slow_look";
 /// their functions; the second needs a tracepoint that Linux has since 6.3.
 const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", READY)];
 const READY: &str = "sk_data_ready";
+/// Size of a ring that stays empty.
+const SMALLEST_RING: u32 = 4096;
+/// Frequencies of the kernel's clock.
+const FREQUENCIES: [u64; 4] = [100, 250, 300, 1000];
 
 /// The tracepoints of the other programs.
 const TRACEPOINTS: [&str; 7] = [
@@ -52,6 +58,15 @@ pub fn sees_answers() -> bool {
     KernelFeature::Fentry.probe().is_supported() || matches!(kernel_types::tracepoint(READY), Ok(Some(_)))
 }
 
+/// Results of the measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Results {
+    /// Events about sockets, and the answers of name servers.
+    Events,
+    /// Totals of processes.
+    Totals,
+}
+
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The measures of a socket, at a look or as it closed.
@@ -71,6 +86,7 @@ pub struct SlowWatch {
     answers: Table,
     questions: Table,
     sees_answers: bool,
+    totals: Table,
     _links: Vec<Link>,
     _object: Object,
 }
@@ -95,21 +111,31 @@ fn event(bytes: &[u8]) -> Option<Event> {
 
 impl SlowWatch {
     /// Attaches the programs, and begins the measures of the sockets that are in the middle of something.
-    pub fn attach(owners: &ProcessWatch) -> Result<Self> {
+    pub fn attach(owners: &ProcessWatch, results: Results) -> Result<Self> {
         if let Some(tracepoint) = missing_tracepoint() {
             let why = format!("the kernel has no tracepoint {tracepoint} with type information");
             return Err(Error::failed("cannot measure connections", why).fix("use Linux 6.1 or newer"));
         }
+        if results == Results::Totals {
+            return Self::attach_with(owners, results, None);
+        }
         let wanted = ANSWERS.into_iter().filter(|(_, what)| !probe::is_unwanted(what));
-        let attached = wanted.map(|(name, _)| Self::attach_with(owners, Some(name))).find(Result::is_ok);
-        attached.unwrap_or_else(|| Self::attach_with(owners, None))
+        let attached = wanted.map(|(name, _)| Self::attach_with(owners, results, Some(name))).find(Result::is_ok);
+        attached.unwrap_or_else(|| Self::attach_with(owners, results, None))
     }
 
     /// Attaches the programs, and one that sees the answers of name servers.
-    fn attach_with(owners: &ProcessWatch, answers: Option<&str>) -> Result<Self> {
+    fn attach_with(owners: &ProcessWatch, results: Results, answers: Option<&str>) -> Result<Self> {
         quiet_libbpf();
         let maps = owners.maps();
         let mut open = ObjectBuilder::default().open_memory(SLOW).map_err(fail)?;
+        if results == Results::Totals {
+            set_variable(&mut open, "with_totals", &[1])?;
+            open.maps_mut()
+                .filter(|map| map.name() == EVENTS)
+                .try_for_each(|mut map| map.set_max_entries(SMALLEST_RING))
+                .map_err(fail)?;
+        }
         for mut map in open.maps_mut() {
             let shared = maps.iter().find(|(name, _)| *name == OWNERS && map.name() == *name);
             shared.map_or(Ok(()), |(_, map_of_owners)| map.reuse_fd(*map_of_owners)).map_err(fail)?;
@@ -148,6 +174,7 @@ impl SlowWatch {
             answers: table(&object, "slow_answers")?,
             questions: table(&object, "slow_questions")?,
             sees_answers: answers.is_some(),
+            totals: table(&object, "slow_totals")?,
             _links: links,
             _object: object,
         })
@@ -191,6 +218,40 @@ impl SlowWatch {
     pub fn questions(&self) -> Result<Vec<(SlowEnds, SlowQuestion)>> {
         if self.sees_answers { entries(&self.questions) } else { Ok(Vec::new()) }
     }
+
+    /// Returns the totals of each process since the last call.
+    pub fn take_totals(&self) -> Result<Vec<(SlowTotalsKey, SlowTotals)>> {
+        let mut taken = Vec::new();
+        for key in self.totals.keys().map_err(os)? {
+            let value = self.totals.take(&key).map_err(os)?;
+            let totals = value.and_then(|value| SlowTotals::from_bytes(&value));
+            taken.extend(SlowTotalsKey::from_bytes(&key).zip(totals));
+        }
+        Ok(taken)
+    }
+}
+
+impl SlowTotals {
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.times.iter_mut().zip(&other.times) {
+            sum.sum_us += more.sum_us;
+            add_each(&mut sum.counts, &more.counts);
+        }
+        add_each(&mut self.repetitions, &other.repetitions);
+        add_each(&mut self.resets, &other.resets);
+        add_each(&mut self.limited, &other.limited);
+    }
+}
+
+fn add_each(sums: &mut [u64], more: &[u64]) {
+    sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+}
+
+/// Returns the frequency of the kernel's clock, from two ticks and their times in ns.
+pub fn frequency([first, last]: [(u64, u64); 2]) -> u64 {
+    let ns = last.1.saturating_sub(first.1).max(1);
+    let measured = last.0.saturating_sub(first.0) * 1_000_000_000 / ns;
+    FREQUENCIES.into_iter().min_by_key(|one| one.abs_diff(measured)).unwrap_or(FREQUENCIES[1])
 }
 
 impl AsFd for SlowWatch {
