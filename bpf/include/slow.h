@@ -39,8 +39,9 @@ struct slow_socket {
 	__u64 throttled;
 	/* The thread. */
 	__u32 thread;
-	/* The time stamp of the first segment behind a gap. */
+	/* Of the segments behind a gap: the time stamp of the last one that has arrived, and the highest end. */
 	__u32 gap_stamp;
+	__u32 gap_end;
 	/* Sums: of turns, of waiting for a CPU or a quota within them, and of the quota's part. */
 	__u32 turns_us;
 	__u32 waiting_us;
@@ -82,7 +83,7 @@ struct slow_socket {
 	__u8 round_trips[SLOW_BUCKETS];
 	__u8 queue[SLOW_BUCKETS];
 	__u8 turn_times[SLOW_BUCKETS];
-	__u8 padding[7];
+	__u8 padding[3];
 };
 
 /* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */

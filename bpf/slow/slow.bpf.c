@@ -330,8 +330,8 @@ static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 	return ttl;
 }
 
-/* Handles data that is out of order, or that fills a gap. A repetition has a later time stamp than the segments behind
- * the gap. */
+/* Handles data that is out of order, or that fills a gap. Of the segments behind a gap, all that have arrived were sent
+ * before a repetition, whose time stamp is not older than theirs. */
 static __noinline void note_order(struct sock *socket, struct slow_socket *measures, const struct sk_buff *buffer,
 				  const struct tcp_sock *tcp)
 {
@@ -339,8 +339,8 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 	__u32 stamp, expected = tcp->rcv_nxt;
 
 	if (is_before(expected, notes->seq)) {
-		if (measures->flags & SLOW_GAP)
-			return;
+		if (!(measures->flags & SLOW_GAP) || is_before(measures->gap_end, notes->end_seq))
+			measures->gap_end = notes->end_seq;
 		measures->flags |= SLOW_GAP;
 		measures->gap_stamp = stamp_of(buffer);
 		return;
@@ -350,7 +350,10 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 			COUNT(measures->duplicates);
 		return;
 	}
-	measures->flags &= ~SLOW_GAP;
+	if (!is_before(expected, measures->gap_end)) {
+		measures->flags &= ~SLOW_GAP;
+		return;
+	}
 	stamp = stamp_of(buffer);
 	if (stamp && is_before(stamp, measures->gap_stamp)) {
 		COUNT(measures->late);

@@ -22,7 +22,7 @@ const LOADED: u64 = 20;
 const QUEUED_NS: u64 = 20 * MS;
 /// Time with a closed window: its part of all, its length, and its length if it closed only once.
 pub(crate) const CLOSED_SHARE: f64 = 0.1;
-pub(crate) const CLOSED_NS: u64 = 20 * MS;
+pub(crate) const CLOSED_NS: u64 = 200 * MS;
 pub(crate) const CLOSED_ONCE_NS: u64 = 1000 * MS;
 /// Answers that are slow, and the part of the time that they take. Who answers later waits for an event.
 const ANSWERS: u64 = 3;

@@ -16,9 +16,6 @@ const TIMEOUT_NS: u64 = 200 * MS;
 const SAMPLES: u64 = 20;
 const FULL_PART: f64 = 0.5;
 const FULL_ROUND_TRIP_NS: u64 = MS;
-/// A window that closes for less than this each time paces a fast sender, unless it adds up to much.
-const SHORT_NS: u64 = 5 * MS;
-const CLOSED_SHORTLY_NS: u64 = 200 * MS;
 /// Part of the time of answers in which the thread has waited for a CPU.
 const WAITING_PART: f64 = 0.5;
 /// Part of the round trip's delay that the queue of this host has.
@@ -283,11 +280,7 @@ fn arrivals(of: &Socket) -> Option<Verdict> {
 fn slow_reader(of: &Socket, at: Side, window: Closed) -> Option<Verdict> {
     let Closed { times, ns, is_now } = window;
     let share = of.share(ns);
-    let least = match times {
-        0 | 1 => judge::CLOSED_ONCE_NS,
-        _ if ns / times < SHORT_NS => CLOSED_SHORTLY_NS,
-        _ => judge::CLOSED_NS,
-    };
+    let least = if times > 1 { judge::CLOSED_NS } else { judge::CLOSED_ONCE_NS };
     let cause = Cause::SlowReader { at, closed: times.max(1), closed_ns: ns, to_the_end: is_now };
     (share >= judge::CLOSED_SHARE && ns >= least).then(|| verdict(cause, Level::Certain, share))
 }
