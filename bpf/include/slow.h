@@ -134,21 +134,16 @@ struct slow_row {
 	__u32 error;
 	__u32 mss;
 	__u32 shortest_us;
-	__u32 smoothed_us;
-	/* Segments with data, acknowledged segments and bytes, and received segments with data, since the connection began. */
+	/* Since the connection began: received and sent segments with data, and acknowledged segments and bytes. */
+	__u32 received;
 	__u32 segments;
 	__u32 delivered;
 	__u64 acknowledged;
-	__u32 received;
 	__u32 needless;
 	__u32 reordered;
 	/* Ticks for which a window has been closed: the peer's, and this end's. */
 	__u32 closed_out;
 	__u32 closed_in;
-	__u32 in_flight;
-	/* Bytes that wait for the peer's window, and bytes that the process has not read. */
-	__u32 unsent;
-	__u32 unread;
 	/* A listening socket's queues: waiting connections and their limit, open requests, and dropped connections. */
 	__u32 backlog;
 	__u32 backlog_limit;

@@ -115,13 +115,11 @@ struct tcp_sock {
 	__u32 rcv_wnd;
 	__u32 rcv_wup;
 	__u32 rcv_tstamp;
-	__u32 srtt_us;
 	__u32 packets_out;
 	__u32 delivered;
 	__u64 bytes_acked;
 	__u32 dsack_dups;
 	__u32 reord_seen;
-	__u32 total_retrans;
 	struct minmax rtt_min;
 	struct tcp_rack rack;
 };
@@ -152,7 +150,6 @@ struct cfs_bandwidth {
 };
 
 struct task_group {
-	struct task_group *parent;
 	struct cfs_bandwidth cfs_bandwidth;
 };
 
@@ -161,10 +158,6 @@ struct task_struct {
 	int tgid;
 	struct sched_info sched_info;
 	struct task_group *sched_task_group;
-};
-
-struct file {
-	void *private_data;
 };
 
 #pragma clang attribute pop

@@ -760,7 +760,6 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 	row->error = socket->sk_err;
 	row->mss = tcp->mss_cache;
 	row->shortest_us = tcp->rtt_min.s[0].v;
-	row->smoothed_us = tcp->srtt_us >> 3;
 	row->segments = tcp->data_segs_out;
 	row->delivered = tcp->delivered;
 	row->acknowledged = tcp->bytes_acked;
@@ -771,9 +770,6 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 		row->closed_out = (__u32)tick - tcp->rcv_tstamp;
 	if (is_closed_here(tcp))
 		row->closed_in = (__u32)tick - tcp->inet_conn.icsk_ack.lrcvtime;
-	row->in_flight = tcp->packets_out;
-	row->unsent = tcp->write_seq - tcp->snd_nxt;
-	row->unread = tcp->rcv_nxt - tcp->copied_seq;
 	row->backlog = socket->sk_ack_backlog;
 	row->backlog_limit = socket->sk_max_ack_backlog;
 	row->requests = tcp->inet_conn.icsk_accept_queue.qlen.counter;
@@ -879,6 +875,8 @@ int trawl_slow_resets(__u64 *arguments)
 		note_reset(socket, SLOW_RESET_HERE);
 	return 0;
 }
+
+struct file;
 
 struct file_of_task {
 	void *meta;
