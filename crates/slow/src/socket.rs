@@ -31,8 +31,6 @@ pub struct Socket {
     pub remote: SocketAddr,
     /// Number of the network namespace.
     pub netns: u32,
-    /// 0: unknown.
-    pub process: u32,
     /// The end of the connection that this socket is.
     pub side: Side,
     pub span_ns: u64,
@@ -357,7 +355,6 @@ mod tests {
             local: address(40_000),
             remote: address(80),
             netns: 1,
-            process: 7,
             side,
             span_ns: 1000 * MS,
             stage: Stage::Open,

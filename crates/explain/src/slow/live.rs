@@ -471,7 +471,6 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
         local,
         remote,
         netns,
-        process: row.process,
         side: if has(SLOW_CLIENT) { Side::Client } else { Side::Server },
         span_ns: row.time.saturating_sub(measures.begun),
         stage,
