@@ -64,7 +64,7 @@ fn measure(bench: &Bench, looking: Looking, bytes: usize, transactions: u32) -> 
         Looking::Bcc => {
             for (program, ready) in PROGRAMS_OF_BCC {
                 let started = Background::start(&mut process::command(program), ready);
-                others.push(started.map_err(|error| Stop::NotHere(error.to_string().into()))?);
+                others.push(started.map_err(|error| Stop::NotHere(error.to_string()))?);
             }
         }
     }
