@@ -54,8 +54,9 @@ struct slow_socket {
 	__u32 full;
 	/* The kernel's count of segments with data as the measures began. */
 	__u32 first_segments;
-	/* The kernel's count of received segments with data as the measures began. */
+	/* The kernel's counts of received segments with data, and of repeated ones, as the measures began. */
 	__u32 first_received;
+	__u32 first_repeated;
 	__u32 handshake_us;
 	/* The process that has read last; 0: none. */
 	__u32 process;
@@ -83,7 +84,7 @@ struct slow_socket {
 	__u8 round_trips[SLOW_BUCKETS];
 	__u8 queue[SLOW_BUCKETS];
 	__u8 turn_times[SLOW_BUCKETS];
-	__u8 padding[3];
+	__u8 padding[7];
 };
 
 /* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */
@@ -150,7 +151,8 @@ struct slow_row {
 	__u32 requests;
 	__u32 dropped;
 	__u32 retries;
-	__u32 padding;
+	/* Segments repeated since the connection began. */
+	__u32 repeated;
 };
 
 /* Answers of a name server to a process. */

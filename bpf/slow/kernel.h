@@ -120,6 +120,7 @@ struct tcp_sock {
 	__u64 bytes_acked;
 	__u32 dsack_dups;
 	__u32 reord_seen;
+	__u32 total_retrans;
 	struct minmax rtt_min;
 	struct tcp_rack rack;
 };

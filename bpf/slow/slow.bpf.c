@@ -175,6 +175,7 @@ static __always_inline struct slow_socket *begin(struct sock *socket, const stru
 	measures->flags = flags;
 	measures->first_segments = tcp->data_segs_out;
 	measures->first_received = tcp->data_segs_in;
+	measures->first_repeated = tcp->total_retrans;
 	measures->first_needless = tcp->dsack_dups;
 	measures->first_reordered = tcp->reord_seen;
 	return measures;
@@ -764,6 +765,7 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 	row->delivered = tcp->delivered;
 	row->acknowledged = tcp->bytes_acked;
 	row->received = tcp->data_segs_in;
+	row->repeated = tcp->total_retrans;
 	row->needless = tcp->dsack_dups;
 	row->reordered = tcp->reord_seen;
 	if (is_closed_by_peer(tcp))

@@ -115,7 +115,8 @@ pub struct Sent {
     pub fast: u64,
     pub timeouts: u64,
     pub probes: u64,
-    /// Repetitions of which the receiver said that it had the data.
+    /// Segments in all repetitions, of which one may have many, and those that the receiver had already.
+    pub repeated: u64,
     pub needless: u64,
     /// Segments that were acknowledged after later ones, without a repetition.
     pub late: u64,
@@ -124,6 +125,12 @@ pub struct Sent {
     pub size: u32,
     /// Segments of the full size have been acknowledged.
     pub has_passed_large: bool,
+}
+
+impl Sent {
+    fn repetitions(&self) -> u64 {
+        self.fast + self.timeouts + self.probes
+    }
 }
 
 /// The peer's segments.
@@ -223,37 +230,33 @@ fn late_answer(of: &Socket) -> Option<Verdict> {
 
 /// Returns what happens to this end's segments on the way.
 fn path(of: &Socket) -> Option<Verdict> {
-    let Sent { segments, fast, timeouts, probes, needless, late, large_timeouts, size, has_passed_large } = of.sent;
-    let lost = (fast + timeouts + probes).saturating_sub(needless);
+    let Sent { segments, timeouts, probes, repeated, needless, late, .. } = of.sent;
+    let lost = repeated.saturating_sub(needless);
     let timeout_ns = TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0));
     let share = (timeouts > 0).then(|| of.share(timeouts * timeout_ns));
     let is_stalled = share >= Some(judge::STALLED);
-    let is_loss = judge::is_frequent(lost, segments) || lost > 0 && is_stalled;
-    let here = of.here.sent.as_ref().and_then(|here| judge::loss_here(of.side, here, lost, segments));
-    if let Some(cause) = here.filter(|_| is_loss) {
+    if let Some(here) = &of.here.sent
+        && (judge::is_frequent(here.joined, segments) || here.joined > 0 && is_stalled)
+        && let Some(cause) = judge::loss_here(of.side, here, of.sent.repetitions(), segments)
+    {
         return Some(verdict(cause, Level::Certain, share));
     }
-    if large_timeouts >= judge::LARGE_TIMEOUTS && !has_passed_large {
-        let cause = Cause::LargeSegments { of: of.side, timeouts: large_timeouts, payload: size, passed: None };
+    if of.sent.large_timeouts >= judge::LARGE_TIMEOUTS && !of.sent.has_passed_large {
+        let (timeouts, payload) = (of.sent.large_timeouts, of.sent.size);
+        let cause = Cause::LargeSegments { of: of.side, timeouts, payload, passed: None };
         return Some(verdict(cause, Level::Likely, None));
     }
-    let repeated = fast + timeouts + probes;
     // A needless repetition after a silence is due to a lost acknowledgement, or to a delayed one.
     let is_needless = needless.saturating_sub(timeouts + probes);
     let is_reordered = judge::is_frequent(is_needless, segments) && 2 * is_needless >= repeated
-        || judge::is_frequent(late, segments) && late > repeated.saturating_sub(needless);
+        || judge::is_frequent(late, segments) && late > lost;
     if is_reordered {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
     }
-    let cause = Cause::Loss {
-        of: of.side,
-        repeated: lost,
-        segments,
-        lost_before: None,
-        timeouts,
-        place_unknown: of.here.are_incomplete,
-    };
+    let place_unknown = of.here.are_incomplete;
+    let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts, place_unknown };
+    let is_loss = judge::is_frequent(lost, segments) || lost > 0 && is_stalled;
     is_loss.then(|| verdict(cause, Level::Likely, share))
 }
 
@@ -397,19 +400,23 @@ mod tests {
 
     #[test]
     fn loss_needs_several_repetitions_and_a_known_place() {
-        assert_eq!(causes(|one| one.sent.fast = 2), NOTHING);
-        assert_eq!(causes(|one| one.sent.fast = 3), ["loss on the path"]);
+        assert_eq!(causes(|one| one.sent.repeated = 2), NOTHING);
+        assert_eq!(causes(|one| one.sent.repeated = 3), ["loss on the path"]);
         assert_eq!(causes(|one| one.received.lost = 3), ["loss before this place"]);
-        assert_eq!(causes(|one| (one.sent.fast, one.here.are_incomplete) = (3, true)), ["loss, place unknown"]);
-        assert_eq!(causes(|one| (one.sent.probes, one.sent.needless) = (4, 4)), NOTHING, "nothing was lost");
-        assert_eq!(causes(|one| (one.sent.fast, one.sent.needless) = (9, 8)), ["reordering on the path"]);
+        assert_eq!(causes(|one| (one.sent.repeated, one.here.are_incomplete) = (3, true)), ["loss, place unknown"]);
+        assert_eq!(
+            causes(|one| (one.sent.probes, one.sent.repeated, one.sent.needless) = (4, 4, 4)),
+            NOTHING,
+            "nothing was lost"
+        );
+        assert_eq!(causes(|one| (one.sent.repeated, one.sent.needless) = (9, 8)), ["reordering on the path"]);
         assert_eq!(causes(|one| one.received.late = 9), ["reordering on the path"]);
     }
 
     #[test]
     fn drops_here_explain_repetitions_requests_and_resets() {
         let dropped = |joined| Some(HereDrop { joined, drop: "NETFILTER_DROP in web".to_owned() });
-        let sent = |joined| causes(|one| (one.sent.fast, one.here.sent) = (9, dropped(joined)));
+        let sent = |joined| causes(|one| (one.sent.fast, one.sent.repeated, one.here.sent) = (9, 90, dropped(joined)));
         assert_eq!(
             (sent(9), sent(2)),
             (vec!["loss here: NETFILTER_DROP in web".to_owned()], vec!["loss on the path".to_owned()])
@@ -471,7 +478,7 @@ mod tests {
     #[test]
     fn closed_window_of_either_end_names_its_reader() {
         let closed = Closed { times: 9, ns: 600 * MS, is_now: false };
-        assert_eq!(causes(|one| (one.closed_by_peer, one.sent.fast) = (closed, 9)), ["reads slowly"]);
+        assert_eq!(causes(|one| (one.closed_by_peer, one.sent.repeated) = (closed, 9)), ["reads slowly"]);
         assert_eq!(causes(|one| one.closed_here = Closed { is_now: true, ..closed }), ["does not read"]);
         assert_eq!(causes(|one| one.closed_here = Closed { ns: 9 * MS, ..closed }), NOTHING);
         let paced =

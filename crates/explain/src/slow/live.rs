@@ -489,6 +489,7 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
             fast: measures.fast.into(),
             timeouts: measures.timeouts.into(),
             probes: measures.probes.into(),
+            repeated: u64::from(row.repeated.wrapping_sub(measures.first_repeated)),
             needless: low(row.needless, measures.first_needless),
             late: low(row.reordered, measures.first_reordered),
             large_timeouts: measures.large_timeouts.into(),
