@@ -248,16 +248,23 @@ fn path(of: &Socket) -> Option<Verdict> {
     }
     // A needless repetition after a silence is due to a lost acknowledgement, or to a delayed one.
     let is_needless = needless.saturating_sub(timeouts + probes);
-    let is_reordered = judge::is_frequent(is_needless, segments) && 2 * is_needless >= repeated
-        || judge::is_frequent(late, segments) && late > lost;
+    let is_reordered =
+        has_many(of.sent.fast) && judge::is_frequent(is_needless, segments) && 2 * is_needless >= repeated
+            || judge::is_frequent(late, segments) && late > lost;
     if is_reordered {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
     }
     let place_unknown = of.here.are_incomplete;
     let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts, place_unknown };
-    let is_loss = judge::is_frequent(lost, segments) || lost > 0 && is_stalled;
+    let is_frequent = has_many(of.sent.repetitions()) && judge::is_frequent(lost, segments);
+    let is_loss = is_frequent || lost > 0 && is_stalled;
     is_loss.then(|| verdict(cause, Level::Likely, share))
+}
+
+/// Returns true for enough repetitions: a single one may have dozens of segments.
+fn has_many(repetitions: u64) -> bool {
+    judge::is_frequent(repetitions, 0)
 }
 
 /// Returns what happens to the peer's segments on the way.
@@ -400,16 +407,22 @@ mod tests {
 
     #[test]
     fn loss_needs_several_repetitions_and_a_known_place() {
-        assert_eq!(causes(|one| one.sent.repeated = 2), NOTHING);
-        assert_eq!(causes(|one| one.sent.repeated = 3), ["loss on the path"]);
+        assert_eq!(causes(|one| (one.sent.fast, one.sent.repeated) = (2, 90)), NOTHING);
+        assert_eq!(causes(|one| (one.sent.fast, one.sent.repeated) = (3, 3)), ["loss on the path"]);
         assert_eq!(causes(|one| one.received.lost = 3), ["loss before this place"]);
-        assert_eq!(causes(|one| (one.sent.repeated, one.here.are_incomplete) = (3, true)), ["loss, place unknown"]);
+        assert_eq!(
+            causes(|one| (one.sent.fast, one.sent.repeated, one.here.are_incomplete) = (3, 3, true)),
+            ["loss, place unknown"]
+        );
         assert_eq!(
             causes(|one| (one.sent.probes, one.sent.repeated, one.sent.needless) = (4, 4, 4)),
             NOTHING,
             "nothing was lost"
         );
-        assert_eq!(causes(|one| (one.sent.repeated, one.sent.needless) = (9, 8)), ["reordering on the path"]);
+        assert_eq!(
+            causes(|one| (one.sent.fast, one.sent.repeated, one.sent.needless) = (9, 9, 8)),
+            ["reordering on the path"]
+        );
         assert_eq!(causes(|one| one.received.late = 9), ["reordering on the path"]);
     }
 
