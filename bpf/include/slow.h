@@ -164,7 +164,6 @@ struct slow_server_key {
 
 struct slow_answers {
 	__u64 asked;
-	__u64 answered;
 	__u64 sum_us;
 	__u32 times[SLOW_BUCKETS];
 };
@@ -234,10 +233,9 @@ struct slow_totals {
 	__u64 tick_time;
 };
 
-/* Counts of one CPU: connections that began, that ended, events without room, and connections at a look that wait for
+/* Counts of one CPU: connections that ended, events without room, and connections at a look, all and those that wait for
  * data of their processes. */
 struct slow_counts {
-	__u64 begun;
 	__u64 ended;
 	__u64 lost_events;
 	__u64 looked_at;

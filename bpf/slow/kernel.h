@@ -172,10 +172,6 @@ struct task_struct {
 
 #define STATE_ESTABLISHED 1
 #define STATE_SYN_SENT 2
-#define STATE_TIME_WAIT 6
-#define STATE_CLOSED 7
-#define STATE_LISTENING 10
-#define STATE_NEW_SYN_RECEIVED 12
 
 #define TCP_FIN 1
 #define TCP_RST 4

@@ -2,8 +2,8 @@
 /* Measures why TCP connections are slow: in the storage of each socket, at tracepoints that all kernels since 6.1 have.
  * A look lists the sockets that have something to say. Nothing is changed, and no packet is filtered. */
 #include "slow/kernel.h"
-#include "include/process.h"
 #include "include/slow.h"
+#include "process/owners.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -13,14 +13,6 @@ struct {
 	__type(key, int);
 	__type(value, struct slow_socket);
 } slow_sockets SEC(".maps");
-
-/* The owners of sockets, from bpf/process/owners.bpf.c. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct socket_owner);
-} socket_owners SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -589,8 +581,8 @@ int trawl_slow_left(__u64 *arguments)
 	struct sock *socket = buffer->sk;
 
 	/* Requests and remains of connections are smaller structures. */
-	if (!socket || socket->__sk_common.skc_state == STATE_TIME_WAIT ||
-	    socket->__sk_common.skc_state == STATE_NEW_SYN_RECEIVED)
+	if (!socket || socket->__sk_common.skc_state == STATE_TIMED_WAIT ||
+	    socket->__sk_common.skc_state == STATE_SYN_RECEIVED)
 		return 0;
 	if (socket->sk_protocol == TCP)
 		sent_segment(socket, buffer);
@@ -607,8 +599,7 @@ static __noinline void answered(const struct sock *socket, const struct sk_buff 
 	struct slow_answers *answers;
 	struct slow_ends ends = {};
 	struct udp_start start;
-	__u64 time, above;
-	__u32 bucket = 0;
+	__u64 time;
 
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.from != bpf_htons(DNS_PORT) || !(start.flags & DNS_ANSWER))
@@ -624,16 +615,13 @@ static __noinline void answered(const struct sock *socket, const struct sk_buff 
 	__builtin_memcpy(key.server, ends.remote, sizeof(key.server));
 	key.process = question->process;
 	key.netns = ends.netns;
-	time = (bpf_ktime_get_ns() - question->time) / 1000;
+	time = bpf_ktime_get_ns() - question->time;
 	bpf_map_delete_elem(&slow_questions, &ends);
 	answers = bpf_map_lookup_elem(&slow_answers, &key);
 	if (!answers)
 		return;
-	__sync_fetch_and_add(&answers->answered, 1);
-	__sync_fetch_and_add(&answers->sum_us, time);
-	for (above = time >> SLOW_FIRST_BITS; above && bucket < SLOW_BUCKETS - 1; above >>= 1)
-		bucket++;
-	__sync_fetch_and_add(&answers->times[bucket & (SLOW_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&answers->sum_us, time / 1000);
+	__sync_fetch_and_add(&answers->times[bucket_of(time) & (SLOW_BUCKETS - 1)], 1);
 }
 
 /* Runs as a process has read a datagram. */
@@ -802,7 +790,6 @@ int trawl_slow_state(__u64 *arguments)
 		if (measures)
 			measures->first_segments = socket->sk_drops.counter;
 	} else if (new == STATE_ESTABLISHED) {
-		count->begun++;
 		measures = begin(socket, tcp, SLOW_SERVER);
 		if (measures && old == STATE_SYN_SENT) {
 			measures->handshake_us = (bpf_ktime_get_ns() - measures->begun) / 1000;

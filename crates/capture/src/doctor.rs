@@ -130,9 +130,8 @@ fn processes() -> Vec<Finding> {
 fn slow_connections() -> Finding {
     let new = |state, text: String| Finding::new("kernel", "slow", state, text);
     let purpose = "why connections are slow (trawl slow)";
-    if let Some(tracepoint) = slow_watch::missing_tracepoint() {
-        let finding = new(CheckState::Warn, format!("unavailable: {purpose}"));
-        return finding.why(format!("the kernel has no tracepoint {tracepoint} with type information"));
+    if let Some(why) = slow_watch::obstacle() {
+        return new(CheckState::Warn, format!("unavailable: {purpose}")).why(why);
     }
     if !slow_watch::sees_answers() {
         let finding = new(CheckState::Warn, format!("without answers of name servers: {purpose}"));

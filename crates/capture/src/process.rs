@@ -2,7 +2,7 @@
 //! the first packet that names it.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
@@ -41,6 +41,8 @@ pub struct Processes {
     pub cgroups: Root,
     /// Number of processes that packets name and that have no description.
     pub undescribed: Cell<u64>,
+    /// Paths of cgroups, also of removed ones, by their numbers; empty if it is not known.
+    paths: RefCell<HashMap<u64, Rc<str>>>,
 }
 
 /// The name of a process, and the container and pod that it belongs to.
@@ -59,13 +61,24 @@ impl Processes {
             || fs::read_to_string(format!("/proc/{id}/comm")).ok().filter(|_| netns::in_first_process_namespace());
         let name = known.map(|known| text_in(&known.name)).or_else(|| Some(running()?.trim_end().to_owned()));
         let cgroup = cgroup.or(known.map(|known| known.cgroup)).filter(|cgroup| *cgroup != 0);
-        let path = cgroup.and_then(|cgroup| self.cgroups.paths().remove(&cgroup));
+        let path = cgroup.and_then(|cgroup| self.path_of(cgroup));
         let path = path.as_deref();
         ProcessName {
             name,
             container: path.and_then(container_in).map(|id| id[..12].to_owned()),
             pod: path.and_then(pod_in),
         }
+    }
+
+    /// Returns the path of a cgroup, unless it was removed before it was first asked for.
+    fn path_of(&self, cgroup: u64) -> Option<Rc<str>> {
+        let mut paths = self.paths.borrow_mut();
+        if !paths.contains_key(&cgroup) {
+            paths.extend(shared(self.cgroups.paths()));
+        }
+        // The tree is not searched for each packet of a removed one.
+        let path = paths.entry(cgroup).or_default();
+        (!path.is_empty()).then(|| Rc::clone(path))
     }
 
     /// Returns an event if the programs do not see all uses of sockets.
@@ -90,7 +103,12 @@ pub fn attach(plan: &ProcessPlan, cgroups: Root, frequent: FrequentPrograms) -> 
     }
     let settings = settings(plan, &cgroups)?;
     let watch = ProcessWatch::attach(cgroups.as_fd(), &settings, frequent)?;
-    Ok(Processes { watch, cgroups, undescribed: Cell::new(0) })
+    let paths = RefCell::new(shared(cgroups.paths()).collect());
+    Ok(Processes { watch, cgroups, undescribed: Cell::new(0), paths })
+}
+
+fn shared(paths: HashMap<u64, String>) -> impl Iterator<Item = (u64, Rc<str>)> {
+    paths.into_iter().map(|(cgroup, path)| (cgroup, path.into()))
 }
 
 fn settings(plan: &ProcessPlan, cgroups: &Root) -> Result<ProcessSettings> {
@@ -184,7 +202,6 @@ pub struct ProcessStage {
     known: HashMap<u32, Known>,
     /// Nanoseconds since 1970 at which the machine started.
     boot: u64,
-    paths: HashMap<u64, String>,
     /// True if /proc has the processes by the numbers that programs see.
     has_numbers: bool,
     /// Programs of the processes that ran at the start: a process without rights cannot find them later.
@@ -199,7 +216,6 @@ pub struct ProcessStage {
 impl ProcessStage {
     pub fn new(processes: Rc<Processes>, detail: ProcessDetail) -> Self {
         Self {
-            paths: processes.cgroups.paths(),
             processes,
             detail,
             known: HashMap::new(),
@@ -347,7 +363,7 @@ impl ProcessStage {
         };
         let command: Vec<u8> = event.command.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let command = &command[..command.len().min(event.command_length as usize)];
-        let comment = cgroup_comment(self.path_of(event.cgroup), event.process, event.inner);
+        let comment = cgroup_comment(self.processes.path_of(event.cgroup).as_deref(), event.process, event.inner);
         Process {
             id: event.process,
             name: Some(text_in(&event.name)),
@@ -387,29 +403,20 @@ impl ProcessStage {
 
     /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used
     /// the socket.
-    fn about_socket(&mut self, packet: &EnhancedPacket<'_>) -> Option<String> {
+    fn about_socket(&self, packet: &EnhancedPacket<'_>) -> Option<String> {
         let mut options = packet.options();
         let facts = options.find(|option| usize::from(option.code) == SOCKET_CODE)?;
         let (how, rest) = facts.value.split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
         let cgroup = u64::from_le_bytes(*rest.first_chunk()?);
         let number = || (cgroup != 0).then(|| cgroup.to_string().into());
+        let path = self.processes.path_of(cgroup);
         let note = SocketNote {
             cookie: Some(u64::from_le_bytes(*cookie)),
             owner: OWNERS.get(u32::from_le_bytes(*how) as usize).copied().flatten(),
-            cgroup: self.path_of(cgroup).map(Cow::from).or_else(number),
+            cgroup: path.as_deref().map(Cow::from).or_else(number),
         };
         Some(note.text())
-    }
-
-    /// Returns the path of a cgroup, unless it was removed before it was first asked for.
-    fn path_of(&mut self, cgroup: u64) -> Option<&str> {
-        if !self.paths.contains_key(&cgroup) {
-            self.paths.extend(self.processes.cgroups.paths());
-        }
-        // The tree is not searched for each packet of a removed one.
-        let path = self.paths.entry(cgroup).or_default();
-        Some(path.as_str()).filter(|path| !path.is_empty())
     }
 
     fn send(&mut self, next: &mut dyn Writer) -> Result<()> {

@@ -305,8 +305,8 @@ struct Events {
 }
 
 impl Events {
-    /// Begins to count, also the packets and the connections of processes if they are wanted. `selected` finds the selected interfaces; `of_programs` are the interfaces whose XDP programs'
-    /// verdicts are counted.
+    /// Begins to count, also the packets and the connections of processes if they are wanted. `of_programs` are the
+    /// interfaces whose XDP programs' verdicts are counted; `selected` finds the selected interfaces.
     fn attach(
         (packets, connections): (bool, bool),
         of_programs: Option<Vec<NamespaceInterfaces>>,

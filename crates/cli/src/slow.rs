@@ -88,8 +88,8 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
 }
 
 fn watch(args: &Args) -> Result<ExitCode> {
-    let filter = (!args.words.is_empty()).then(|| Filter::Expression(args.words.join(" ")));
-    file_filter(filter.as_ref(), None)?;
+    let expression = (!args.words.is_empty()).then(|| Filter::Expression(args.words.join(" ")));
+    let filter = file_filter(expression.as_ref(), None)?;
     let mut plan = plan(args);
     let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
     let namespaces = args.namespaces.open()?;
@@ -108,7 +108,7 @@ fn watch(args: &Args) -> Result<ExitCode> {
     let chosen = Chosen {
         namespaces: (!in_any).then(numbers),
         of_processes: observer.subject.is_some() || args.pid.is_some(),
-        filter: file_filter(filter.as_ref(), None)?,
+        filter,
     };
     let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
     let mut screen = Screen::new(args.json);

@@ -139,10 +139,6 @@ impl Drops {
         self.left_out
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.flows.is_empty()
-    }
-
     /// Returns the last drop of each place that caused a repetition.
     pub fn find(&mut self, direction: Direction, repetition: &Repetition) -> Vec<Joined<'_>> {
         let Repetition { time_ns, since_ns, .. } = *repetition;

@@ -4,7 +4,7 @@
 use std::iter::once;
 
 use crate::histogram::Histogram;
-use crate::measures::{Connection, Half, Handshake, HereDrop, Questions, Side};
+use crate::measures::{Connection, Half, Handshake, HereDrop, Questions, Reset, Side};
 use crate::verdict::{Cause, Level, Verdict};
 
 const MS: u64 = 1_000_000;
@@ -21,9 +21,9 @@ const ROUNDS_SHARE: f64 = 0.3;
 const LOADED: u64 = 20;
 const QUEUED_NS: u64 = 20 * MS;
 /// Time with a closed window: its part of all, its length, and its length if it closed only once.
-pub(crate) const CLOSED_SHARE: f64 = 0.1;
-pub(crate) const CLOSED_NS: u64 = 200 * MS;
-pub(crate) const CLOSED_ONCE_NS: u64 = 1000 * MS;
+const CLOSED_SHARE: f64 = 0.1;
+const CLOSED_NS: u64 = 200 * MS;
+const CLOSED_ONCE_NS: u64 = 1000 * MS;
 /// Answers that are slow, and the part of the time that they take. Who answers later waits for an event.
 const ANSWERS: u64 = 3;
 const ANSWER_NS: u64 = 20 * MS;
@@ -195,11 +195,18 @@ fn queue(side: Side, half: &Half) -> Option<Verdict> {
 
 fn slow_reader(of: &Connection, sender: Side, half: &Half) -> Option<Verdict> {
     let Half { closed, closed_ns, is_closed: to_the_end, .. } = *half;
-    let share = share(closed_ns, of);
+    closed_window(
+        Cause::SlowReader { at: sender.other(), closed, closed_ns, to_the_end },
+        (closed, closed_ns),
+        of.span_ns,
+    )
+}
+
+/// Returns the verdict about a reader if its window was closed for long: how often, and for how many ns.
+pub(crate) fn closed_window(reader: Cause, (closed, closed_ns): (u64, u64), span_ns: u64) -> Option<Verdict> {
+    let share = share_of(closed_ns, span_ns);
     let least = if closed > 1 { CLOSED_NS } else { CLOSED_ONCE_NS };
-    let is_slow = share >= CLOSED_SHARE && closed_ns >= least;
-    let cause = Cause::SlowReader { at: sender.other(), closed, closed_ns, to_the_end };
-    is_slow.then(|| verdict(cause, Level::Certain, share))
+    (share >= CLOSED_SHARE && closed_ns >= least).then(|| verdict(reader, Level::Certain, share))
 }
 
 pub(crate) fn is_slow_answer(answers: u64, median_ns: u64, share: f64) -> bool {
@@ -228,12 +235,17 @@ fn distance(of: &Connection) -> Option<Verdict> {
         .then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
 }
 
-/// A client that resets a connection has had enough of it.
 fn reset(of: &Connection) -> Option<Verdict> {
-    if let Some(drop) = &of.here.reset {
-        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
+    judge_reset(of.reset, of.here.reset.as_deref())
+}
+
+/// Returns the verdict about a reset, which a rule here may have sent. A client that resets a connection has had enough of
+/// it.
+pub(crate) fn judge_reset(reset: Option<Reset>, by_rule: Option<&str>) -> Option<Verdict> {
+    if let Some(drop) = by_rule {
+        return Some(verdict(Cause::ResetHere { drop: drop.to_owned() }, Level::Certain, None));
     }
-    let reset = of.reset.filter(|reset| reset.is_foreign || (reset.is_early && reset.by == Side::Server))?;
+    let reset = reset.filter(|reset| reset.is_foreign || (reset.is_early && reset.by == Side::Server))?;
     Some(verdict(Cause::Reset { by: reset.by, is_foreign: reset.is_foreign }, Level::Likely, None))
 }
 
@@ -256,7 +268,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::measures::{Here, Reset};
+    use crate::measures::Here;
 
     fn connection(span_ms: u64) -> Connection {
         let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));

@@ -6,7 +6,7 @@ mod flow;
 pub mod histogram;
 pub mod joins;
 pub mod judge;
-mod lines;
+pub mod lines;
 pub mod measures;
 mod options;
 pub mod packets;

@@ -144,6 +144,9 @@ pub struct Half {
     pub answers_ns: u64,
 }
 
+/// The port of name servers.
+pub const NAMES_PORT: u16 = 53;
+
 /// Questions of a host to a name server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Questions {

@@ -10,9 +10,8 @@ use trawl_packet::walk::{Headers, Tcp, walk};
 use crate::drops::{Direction, Dropped, Drops};
 use crate::flow::{Ended, Flow};
 use crate::joins::Joins;
-use crate::measures::{Connection, Questions};
+use crate::measures::{Connection, NAMES_PORT, Questions};
 
-const DNS_PORT: u16 = 53;
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 1_000_000_000;
 
@@ -123,13 +122,13 @@ impl Analysis {
     fn question(&mut self, message: &[u8], from: SocketAddr, to: SocketAddr, now: u64) {
         let [high, low, bits, ..] = *message else { return };
         let (id, is_answer) = (u16::from_be_bytes([high, low]), bits & 0x80 != 0);
-        if !is_answer && to.port() == DNS_PORT {
+        if !is_answer && to.port() == NAMES_PORT {
             let questions = self.questions.entry((from.ip(), to)).or_default();
             questions.asked += 1;
             // The same question once more: the first one was not answered.
             questions.unanswered += u64::from(self.asked.insert((from, to, id), now).is_some());
         } else if is_answer
-            && from.port() == DNS_PORT
+            && from.port() == NAMES_PORT
             && let Some(asked) = self.asked.remove(&(to, from, id))
         {
             let questions = self.questions.entry((to.ip(), from)).or_default();

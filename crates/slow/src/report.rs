@@ -17,9 +17,8 @@ use crate::verdict::Verdict;
 /// Verdicts of one cause about the connections of a host with a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The host or the end of the connection to look at.
-    pub who: String,
-    pub peer: String,
+    #[serde(flatten)]
+    pub line: Line,
     /// The process there, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
@@ -27,13 +26,6 @@ pub struct Finding {
     pub process: Option<String>,
     pub client: IpAddr,
     pub server: SocketAddr,
-    pub connections: u64,
-    /// The verdict about the connection of which it explains most.
-    #[serde(flatten)]
-    pub verdict: Verdict,
-    pub why: Cow<'static, str>,
-    pub evidence: String,
-    pub fix: &'static str,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -52,10 +44,10 @@ impl Report {
         let mut add = |client: IpAddr, server: SocketAddr, processes: &[Option<Process>; 2], verdict: Verdict| {
             let at = verdict.cause.at();
             let key = (server, client, verdict.cause.why(), at);
-            let row = rows.entry(key).or_insert_with(|| Finding::new(client, server, processes, verdict.clone()));
-            row.connections += 1;
-            if verdict.share > row.verdict.share {
-                *row = Finding { connections: row.connections, ..Finding::new(client, server, processes, verdict) };
+            let finding = Finding::new(client, server, processes, verdict);
+            match rows.get_mut(&key) {
+                Some(known) => lines::join(known, finding, |one| &mut one.line),
+                None => drop(rows.insert(key, finding)),
             }
         };
         for connection in connections {
@@ -68,11 +60,7 @@ impl Report {
             verdicts.for_each(|verdict| add(asked.host, asked.server, &unknown, verdict));
         }
         let mut findings: Vec<Finding> = rows.into_values().collect();
-        let weight = |one: &Finding| one.verdict.share.unwrap_or(1.0) * one.connections as f64;
-        findings.sort_by(|a, b| {
-            let by_level = b.verdict.level.cmp(&a.verdict.level);
-            by_level.then(weight(b).total_cmp(&weight(a)))
-        });
+        lines::sort(&mut findings, |one| &one.line);
         Self { connections: connections.len() as u64, packets, drops_left_out, findings }
     }
 }
@@ -88,38 +76,28 @@ impl Finding {
             Side::Client => (client_shown, server_shown),
             Side::Server => (server_shown, client_shown),
         };
+        let who = process.as_ref().map_or(address, |process| format!("{}[{}]", process.name, process.id));
         Self {
-            who: process.as_ref().map_or(address, |process| format!("{}[{}]", process.name, process.id)),
-            peer,
+            line: Line {
+                who,
+                peer,
+                connections: 1,
+                why: verdict.cause.why().into_owned(),
+                evidence: verdict.cause.to_string(),
+                fix: verdict.cause.fix(),
+                verdict,
+            },
             pid: process.as_ref().map(|process| process.id),
             process: process.map(|process| process.name),
             client,
             server,
-            connections: 0,
-            why: verdict.cause.why(),
-            evidence: verdict.cause.to_string(),
-            fix: verdict.cause.fix(),
-            verdict,
-        }
-    }
-
-    fn line(&self) -> Line<'_> {
-        Line {
-            who: &self.who,
-            peer: &self.peer,
-            connections: self.connections,
-            why: &self.why,
-            verdict: &self.verdict,
-            evidence: &self.evidence,
-            fix: self.fix,
         }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows: Vec<Line<'_>> = self.findings.iter().map(Finding::line).collect();
-        lines::write(f, &rows)?;
+        lines::write(f, self.findings.iter().map(|one| &one.line))?;
         let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
         writeln!(f, "{} in {}{nothing}", count(self.connections, "connection"), count(self.packets, "packet"))?;
         match self.drops_left_out {

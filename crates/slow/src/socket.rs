@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::histogram::Histogram;
 use crate::judge::{self, share_of, verdict};
-use crate::measures::{HereDrop, Side};
+use crate::measures::{HereDrop, Reset, Side};
 use crate::verdict::{Cause, Level, Verdict};
 
 const MS: u64 = 1_000_000;
@@ -39,7 +39,7 @@ pub struct Socket {
     pub retries: u64,
     /// Time from the first request to the connection, if this end requested it meanwhile.
     pub handshake_ns: Option<u64>,
-    pub reset: Option<SocketReset>,
+    pub reset: Option<Reset>,
     pub sent: Sent,
     pub received: Received,
     /// Times at which the peer's window was closed, and at which this end's was.
@@ -96,15 +96,6 @@ pub struct Queues {
     pub waiting: u64,
     pub requests: u64,
     pub limit: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct SocketReset {
-    pub by_peer: bool,
-    /// Its time to live differs from the one of the peer's data.
-    pub is_foreign: bool,
-    /// Data was on its way, or an answer pending.
-    pub is_early: bool,
 }
 
 /// The segments with data that this end has sent.
@@ -287,10 +278,8 @@ fn arrivals(of: &Socket) -> Option<Verdict> {
 
 fn slow_reader(of: &Socket, at: Side, window: Closed) -> Option<Verdict> {
     let Closed { times, ns, is_now } = window;
-    let share = of.share(ns);
-    let least = if times > 1 { judge::CLOSED_NS } else { judge::CLOSED_ONCE_NS };
     let cause = Cause::SlowReader { at, closed: times.max(1), closed_ns: ns, to_the_end: is_now };
-    (share >= judge::CLOSED_SHARE && ns >= least).then(|| verdict(cause, Level::Certain, share))
+    judge::closed_window(cause, (times, ns), of.span_ns)
 }
 
 /// Returns where data waits: in this host's queue, or in one on the path.
@@ -344,15 +333,9 @@ fn distance(of: &Socket) -> Option<Verdict> {
         .then(|| verdict(Cause::Distance { round_trip_ns, rounds }, Level::Likely, share))
 }
 
-/// A client that resets a connection has had enough of it.
 fn reset(of: &Socket) -> Option<Verdict> {
-    let reset = of.reset?;
-    if let Some(drop) = &of.here.reset {
-        return Some(verdict(Cause::ResetHere { drop: drop.clone() }, Level::Certain, None));
-    }
-    let by = if reset.by_peer { of.side.other() } else { of.side };
-    let is_meant = reset.is_foreign || reset.is_early && by == Side::Server;
-    is_meant.then(|| verdict(Cause::Reset { by, is_foreign: reset.is_foreign }, Level::Likely, None))
+    // A socket that was not reset has no drop for it.
+    judge::judge_reset(of.reset, of.here.reset.as_deref())
 }
 
 #[cfg(test)]
@@ -514,7 +497,9 @@ mod tests {
     #[test]
     fn resets_count_if_the_server_or_a_device_sends_them_early() {
         let reset = |by_peer, is_foreign, is_early| {
-            causes(|one| one.reset = Some(SocketReset { by_peer, is_foreign, is_early }))
+            causes(|one| {
+                one.reset = Some(Reset { by: if by_peer { Side::Server } else { Side::Client }, is_foreign, is_early })
+            })
         };
         assert_eq!(reset(true, false, true), ["resets connections"]);
         assert_eq!(reset(true, true, false), ["reset on the path"]);

@@ -8,12 +8,9 @@ use serde::Serialize;
 use trawl_view::text::count;
 
 use crate::lines::{self, Line};
-use crate::measures::Side;
+use crate::measures::{NAMES_PORT, Side};
 use crate::socket::{Socket, Stage};
 use crate::verdict::{Cause, Verdict};
-
-/// The port of name servers, which goes without saying.
-const NAMES_PORT: u16 = 53;
 
 /// The process of a socket, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,9 +28,8 @@ pub struct Owner {
 /// Verdicts of one cause about the connections of a process with a peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct SocketFinding {
-    pub who: String,
-    pub peer: String,
-    pub connections: u64,
+    #[serde(flatten)]
+    pub line: Line,
     /// This host's end of the connections; absent for a listening socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub side: Option<Side>,
@@ -46,11 +42,6 @@ pub struct SocketFinding {
     pub netns: String,
     #[serde(flatten)]
     pub owner: Owner,
-    #[serde(flatten)]
-    pub verdict: Verdict,
-    pub why: String,
-    pub evidence: String,
-    pub fix: &'static str,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -67,8 +58,8 @@ pub struct SocketReport {
 #[derive(Debug, Default)]
 pub struct Findings(BTreeMap<Key, SocketFinding>);
 
-/// The owner, the namespace, the peer, the cause, and the side to look at.
-type Key = (Owner, String, String, String, Option<Side>);
+/// The owner, the namespace, who, the peer and the cause, and the side to look at.
+type Key = (Owner, String, (String, String, String), Option<Side>);
 
 /// The ends of a connection, or a part of them.
 #[derive(Clone, Debug)]
@@ -104,49 +95,28 @@ impl Findings {
             Some(local) => format!("{} {}", named(owner), listening_at(local)),
             None => named(owner),
         };
-        self.put(SocketFinding {
+        let line = Line {
             who,
             peer,
             connections: 1,
-            side,
-            local,
-            remote,
-            netns,
-            owner: owner.clone(),
-            fix: verdict.cause.fix(),
             why: why(&verdict.cause, side),
             evidence: evidence(&verdict.cause, side),
+            fix: verdict.cause.fix(),
             verdict,
-        });
-    }
-
-    fn put(&mut self, finding: SocketFinding) {
-        let key = (
-            finding.owner.clone(),
-            finding.netns.clone(),
-            format!("{} {}", finding.who, finding.peer),
-            finding.why.clone(),
-            finding.verdict.cause.at(),
-        );
-        let Some(known) = self.0.get_mut(&key) else {
-            self.0.insert(key, finding);
-            return;
         };
-        let connections = known.connections + finding.connections;
-        if finding.verdict.share > known.verdict.share {
-            *known = finding;
+        let kind = (line.who.clone(), line.peer.clone(), line.why.clone());
+        let key = (owner.clone(), netns.clone(), kind, line.verdict.cause.at());
+        let finding = SocketFinding { line, side, local, remote, netns, owner: owner.clone() };
+        match self.0.get_mut(&key) {
+            Some(known) => lines::join(known, finding, |one| &mut one.line),
+            None => drop(self.0.insert(key, finding)),
         }
-        known.connections = connections;
     }
 
     /// Returns the findings, the most important first.
     pub fn sorted(self) -> Vec<SocketFinding> {
         let mut findings: Vec<SocketFinding> = self.0.into_values().collect();
-        let weight = |one: &SocketFinding| one.verdict.share.unwrap_or(1.0) * one.connections as f64;
-        findings.sort_by(|a, b| {
-            let by_level = b.verdict.level.cmp(&a.verdict.level);
-            by_level.then(weight(b).total_cmp(&weight(a)))
-        });
+        lines::sort(&mut findings, |one| &one.line);
         findings
     }
 }
@@ -187,24 +157,9 @@ fn evidence(cause: &Cause, side: Option<Side>) -> String {
     }
 }
 
-impl SocketFinding {
-    fn line(&self) -> Line<'_> {
-        Line {
-            who: &self.who,
-            peer: &self.peer,
-            connections: self.connections,
-            why: &self.why,
-            verdict: &self.verdict,
-            evidence: &self.evidence,
-            fix: self.fix,
-        }
-    }
-}
-
 impl fmt::Display for SocketReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows: Vec<Line<'_>> = self.findings.iter().map(SocketFinding::line).collect();
-        lines::write(f, &rows)?;
+        lines::write(f, self.findings.iter().map(|one| &one.line))?;
         let nothing = if self.findings.is_empty() { ": no cause of delay found" } else { "" };
         let waiting = match self.waiting {
             0 => String::new(),

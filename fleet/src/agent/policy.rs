@@ -93,8 +93,8 @@ struct Operator {
     name: Option<String>,
     /// Absent: all.
     roles: Option<Vec<Role>>,
-    /// The operator may start captures of these names, and end them whoever started them; `*` matches any text. All names
-    /// are allowed if this is absent.
+    /// The operator may start captures of these names, and end other operators' captures of these names; `*` matches any
+    /// text. All names are allowed if this is absent.
     captures: Option<Vec<String>>,
 }
 

@@ -20,11 +20,9 @@ use trawl_slow::drops::{Direction, Drops, Repetition};
 use trawl_slow::histogram::Histogram;
 use trawl_slow::joins::{Found, Joins};
 use trawl_slow::judge::judge_names;
-use trawl_slow::measures::{HereDrop, Questions, Side};
+use trawl_slow::measures::{HereDrop, NAMES_PORT, Questions, Reset, Side};
 use trawl_slow::packets::dropped;
-use trawl_slow::socket::{
-    Closed, Queues, Received, Sent, Socket, SocketDrops, SocketReset, Stage, judge, judge_filtered,
-};
+use trawl_slow::socket::{Closed, Queues, Received, Sent, Socket, SocketDrops, Stage, judge, judge_filtered};
 pub use trawl_slow::sockets::SocketReport;
 use trawl_slow::sockets::{Between, Findings, Owner};
 use trawl_source::packets_of;
@@ -42,7 +40,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of sockets, and of segments that were repeated or missing.
 const MOST_SOCKETS: usize = 65_536;
 const MOST_SEGMENTS: usize = 262_144;
-const NAMES_PORT: u16 = 53;
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 2_500_000_000;
 const MICROSECOND: u64 = 1000;
@@ -91,7 +88,7 @@ struct Filtered {
     segments: u64,
     process: u32,
     netns: String,
-    is_output: bool,
+    way: Way,
 }
 
 /// A running search for the causes of delay.
@@ -101,6 +98,8 @@ pub struct Live<'a> {
     packets: RingPackets,
     causes: Causes,
     culprits: Culprits,
+    /// Number of rows when the objects that may have dropped their packets were last read.
+    rows_read: usize,
     drops: Drops,
     chosen: Chosen<'a>,
     namespaces: Names,
@@ -147,6 +146,7 @@ impl<'a> Live<'a> {
             processes: Rc::clone(processes),
             packets: packets_of(capture),
             culprits: Culprits::new(true, None),
+            rows_read: 0,
             drops: Drops::default(),
             causes: Causes::default(),
             chosen,
@@ -240,8 +240,10 @@ impl<'a> Live<'a> {
 
     /// Reads the objects that may have dropped the packets of new rows, and looks if it is time.
     fn catch_up(&mut self) -> Result<()> {
-        for key in self.causes.tally.rows.keys() {
-            self.culprits.read_counters(key);
+        let rows = &self.causes.tally.rows;
+        if rows.len() > self.rows_read {
+            self.rows_read = rows.len();
+            rows.keys().for_each(|key| self.culprits.read_counters(key));
         }
         if self.looked.elapsed() >= LOOK_EVERY {
             self.look()?;
@@ -350,7 +352,7 @@ impl<'a> Live<'a> {
         let all = std::mem::take(&mut self.filtered);
         for (direction, filtered) in &all {
             let Direction { sender, receiver } = *direction;
-            let (local, remote) = if filtered.is_output { (sender, receiver) } else { (receiver, sender) };
+            let (local, remote) = if filtered.way == Way::Output { (sender, receiver) } else { (receiver, sender) };
             if explained.contains(&Direction { sender: local, receiver: remote })
                 || !self.chosen.has_label(&filtered.netns, |number| self.namespaces.name(number))
                 || !self.chosen.matches(sender, receiver, Transport::Tcp)?
@@ -358,7 +360,7 @@ impl<'a> Live<'a> {
                 continue;
             }
             let side = if local.port() < remote.port() { Side::Server } else { Side::Client };
-            let sending = if filtered.is_output { side } else { side.other() };
+            let sending = if filtered.way == Way::Output { side } else { side.other() };
             let name = self.name_of(filtered.cause);
             let dropped = HereDrop { joined: filtered.segments, drop: name.text };
             let between =
@@ -452,6 +454,7 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
     let measures = &row.measures;
     let has = |flag: usize| usize::from(measures.flags) & flag != 0;
     let is_over = row.kind as usize == SLOW_CLOSED;
+    let side = if has(SLOW_CLIENT) { Side::Client } else { Side::Server };
     let ticks = |count: u32| u64::from(count) * 1_000_000_000 / hertz;
     let stage = match row.state {
         SYN_SENT if is_over => Stage::Failed { error: row.error },
@@ -471,13 +474,13 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
         local,
         remote,
         netns,
-        side: if has(SLOW_CLIENT) { Side::Client } else { Side::Server },
+        side,
         span_ns: row.time.saturating_sub(measures.begun),
         stage,
         retries: u64::from(measures.retries).max(if row.state == SYN_SENT { row.retries.into() } else { 0 }),
         handshake_ns: (measures.handshake_us > 0).then_some(u64::from(measures.handshake_us) * MICROSECOND),
-        reset: (has(SLOW_RESET_BY_PEER) || has(SLOW_RESET_HERE)).then_some(SocketReset {
-            by_peer: has(SLOW_RESET_BY_PEER),
+        reset: (has(SLOW_RESET_BY_PEER) || has(SLOW_RESET_HERE)).then_some(Reset {
+            by: if has(SLOW_RESET_BY_PEER) { side.other() } else { side },
             is_foreign: has(SLOW_RESET_BY_PEER)
                 && measures.ttl != 0
                 && measures.reset_ttl != 0
@@ -532,13 +535,8 @@ impl Writer for Live<'_> {
             let process = packet.process.map_or(0, |process| process.id);
             let way = causes.way(dropped.cause).filter(|way| is_known && (process != 0 || *way == Way::Output));
             if let Some(way) = way {
-                let new = || Filtered {
-                    cause: dropped.cause,
-                    segments: 0,
-                    process,
-                    netns: dropped.place.to_owned(),
-                    is_output: way == Way::Output,
-                };
+                let new =
+                    || Filtered { cause: dropped.cause, segments: 0, process, netns: dropped.place.to_owned(), way };
                 filtered.entry(dropped.direction).or_insert_with(new).segments += u64::from(dropped.length > 0);
             }
         });

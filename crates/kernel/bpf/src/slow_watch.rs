@@ -23,7 +23,6 @@ use crate::table::Table;
 
 const EVENTS: &str = "slow_events";
 const SOCKETS: &str = "slow_sockets";
-const OWNERS: &str = "socket_owners";
 /// The iterators: over existing sockets, and over measured ones.
 const EXISTING: &str = "trawl_slow_existing";
 const LOOK: &str = "trawl_slow_look";
@@ -47,10 +46,12 @@ const TRACEPOINTS: [&str; 7] = [
     "tcp_send_reset",
 ];
 
-/// Returns the tracepoint that the kernel lacks, or whose arguments it does not describe.
-pub fn missing_tracepoint() -> Option<&'static str> {
+/// Returns the reason why connections cannot be measured, if the kernel lacks a tracepoint, or does not describe its
+/// arguments.
+pub fn obstacle() -> Option<String> {
     let is_there = |name: &&&str| matches!(kernel_types::tracepoint(name), Ok(Some(_)));
-    TRACEPOINTS.iter().find(|name| !is_there(name)).copied()
+    let missing = TRACEPOINTS.iter().find(|name| !is_there(name))?;
+    Some(format!("the kernel has no tracepoint {missing} with type information"))
 }
 
 /// Returns true if the kernel allows a program that sees the answers of name servers.
@@ -112,8 +113,7 @@ fn event(bytes: &[u8]) -> Option<Event> {
 impl SlowWatch {
     /// Attaches the programs, and begins the measures of the sockets that are in the middle of something.
     pub fn attach(owners: &ProcessWatch, results: Results) -> Result<Self> {
-        if let Some(tracepoint) = missing_tracepoint() {
-            let why = format!("the kernel has no tracepoint {tracepoint} with type information");
+        if let Some(why) = obstacle() {
             return Err(Error::failed("cannot measure connections", why).fix("use Linux 6.1 or newer"));
         }
         if results == Results::Totals {
@@ -137,8 +137,8 @@ impl SlowWatch {
                 .map_err(fail)?;
         }
         for mut map in open.maps_mut() {
-            let shared = maps.iter().find(|(name, _)| *name == OWNERS && map.name() == *name);
-            shared.map_or(Ok(()), |(_, map_of_owners)| map.reuse_fd(*map_of_owners)).map_err(fail)?;
+            let shared = maps.iter().find(|(name, _)| map.name() == *name);
+            shared.map_or(Ok(()), |(_, shared)| map.reuse_fd(*shared)).map_err(fail)?;
         }
         for mut program in open.progs_mut() {
             let is_wanted = program.autoload() || answers.is_some_and(|name| program.name() == name);
@@ -187,7 +187,7 @@ impl SlowWatch {
         self.found.take()
     }
 
-    /// Has the measures of all sockets that have something to say reported, as events.
+    /// Makes events of the measures of all sockets that have something to say.
     pub fn look(&self) -> Result<()> {
         run(&self.look)
     }
@@ -197,7 +197,6 @@ impl SlowWatch {
         let mut sum = SlowCounts::zeroed();
         let values = self.counts.lookup(&0u32.to_ne_bytes()).map_err(os)?.unwrap_or_default();
         for one in values.chunks(size_of::<SlowCounts>()).filter_map(SlowCounts::from_bytes) {
-            sum.begun += one.begun;
             sum.ended += one.ended;
             sum.lost_events += one.lost_events;
             sum.looked_at += one.looked_at;

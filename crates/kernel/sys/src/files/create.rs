@@ -33,16 +33,8 @@ pub fn unnamed_in(directory: &Path) -> io::Result<File> {
 
 /// Gives a file without a name a name, in the place of a file that has it.
 pub fn name(file: &File, path: &Path) -> io::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".draft");
-    let draft = Path::new(&draft);
-    match std::fs::remove_file(draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(CWD, own, CWD, draft, AtFlags::SYMLINK_FOLLOW)?;
-    std::fs::rename(draft, path)
+    by_draft(path, |draft| Ok(linkat(CWD, own, CWD, draft, AtFlags::SYMLINK_FOLLOW)?))
 }
 
 /// Opens the file of this name, so that its space is not freed before this is closed.
@@ -53,6 +45,11 @@ pub fn hold(path: &Path) -> io::Result<File> {
 /// Replaces the content of a file atomically. A file planted under the draft's name is not written to, and a link under
 /// the file's own name is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    by_draft(path, |draft| new_file(draft, READABLE)?.write_all(bytes))
+}
+
+/// Makes a draft, which does not exist yet, and gives it its name.
+fn by_draft(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let draft = Path::new(&draft);
@@ -61,8 +58,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = new_file(draft, READABLE)?;
-    let done = file.write_all(bytes).and_then(|()| std::fs::rename(draft, path));
+    let done = make(draft).and_then(|()| std::fs::rename(draft, path));
     if done.is_err() {
         let _ = std::fs::remove_file(draft);
     }
