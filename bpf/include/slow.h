@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The measures of TCP sockets and of name servers, which bpf/slow/slow.bpf.c takes and user space judges. */
+/* The measures of TCP sockets and of name servers, which bpf/slow takes and user space judges. */
 #ifndef TRAWL_SLOW_H
 #define TRAWL_SLOW_H
 
@@ -99,12 +99,13 @@ struct slow_ends {
 };
 
 /* Kinds of events: the measures of a socket, at a look or as it closed; a segment was repeated; a repetition filled a
- * gap; a segment was repeated to probe a silent path. */
+ * gap; a segment was repeated to probe a silent path; a process asks a name server for the first time (the kind alone). */
 #define SLOW_LOOK 1
 #define SLOW_CLOSED 2
 #define SLOW_REPEATED 3
 #define SLOW_MISSING 4
 #define SLOW_PROBED 5
+#define SLOW_ASKED 6
 
 /* A segment that was repeated (from this end), or was missing (from the peer). */
 struct slow_segment {

@@ -132,6 +132,7 @@ struct tcp_skb_cb {
 };
 
 struct sk_buff {
+	unsigned int len;
 	struct sock *sk;
 	__u64 tstamp;
 	char cb[48];

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -234,8 +235,7 @@ impl<'a> Live<'a> {
         self.counts = self.watch.counts()?;
         self.looked_at = self.counts.looked_at.saturating_sub(before.looked_at);
         self.waiting = self.counts.waiting.saturating_sub(before.waiting);
-        self.read_events();
-        Ok(())
+        self.read_events()
     }
 
     /// Reads the objects that may have dropped the packets of new rows, and looks if it is time.
@@ -255,17 +255,17 @@ impl<'a> Live<'a> {
             }
             return Ok(());
         }
-        self.read_events();
-        Ok(())
+        self.read_events()
     }
 
-    fn read_events(&mut self) {
-        for event in self.watch.events() {
+    fn read_events(&mut self) -> Result<()> {
+        for event in self.watch.events()? {
             match event {
                 Event::Socket(row) => self.note_socket(&row),
                 Event::Segment(segment) => self.note_segment(&segment),
             }
         }
+        Ok(())
     }
 
     fn note_socket(&mut self, row: &SlowRow) {
@@ -555,6 +555,10 @@ impl Writer for Live<'_> {
 
     fn due(&self) -> Option<Instant> {
         Some(self.looked + LOOK_EVERY)
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.as_fd())
     }
 
     fn delay(&self) -> Duration {
