@@ -39,9 +39,11 @@ struct slow_socket {
 	__u64 throttled;
 	/* The thread. */
 	__u32 thread;
-	/* Of the segments behind a gap: the time stamp of the last one that has arrived, and the highest end. */
+	/* Of the segments behind a gap: the time stamp of the last one that has arrived, the highest end, and the arrival of the
+	 * first one in microseconds. */
 	__u32 gap_stamp;
 	__u32 gap_end;
+	__u32 gap_us;
 	/* Sums: of turns, of waiting for a CPU or a quota within them, and of the quota's part. */
 	__u32 turns_us;
 	__u32 waiting_us;
@@ -68,9 +70,11 @@ struct slow_socket {
 	__u16 timeouts;
 	__u16 probes;
 	__u16 large_timeouts;
-	/* Gaps in received data that a repetition filled, gaps that a late segment filled, and segments received twice. */
+	/* Gaps in received data that a repetition filled, that a late segment filled, and that either of both did; and segments
+	 * received twice. */
 	__u16 lost;
 	__u16 late;
+	__u16 unclear;
 	__u16 duplicates;
 	/* The kernel's counts of needless repetitions and of segments out of order as the measures began. */
 	__u16 first_needless;
@@ -84,7 +88,7 @@ struct slow_socket {
 	__u8 round_trips[SLOW_BUCKETS];
 	__u8 queue[SLOW_BUCKETS];
 	__u8 turn_times[SLOW_BUCKETS];
-	__u8 padding[7];
+	__u8 padding[1];
 };
 
 /* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */
@@ -99,13 +103,13 @@ struct slow_ends {
 };
 
 /* Kinds of events: the measures of a socket, at a look or as it closed; a segment was repeated; a repetition filled a
- * gap; a segment was repeated to probe a silent path; a process asks a name server for the first time (the kind alone). */
+ * gap; a segment was repeated to probe a silent path; a repetition or a late segment filled a gap. */
 #define SLOW_LOOK 1
 #define SLOW_CLOSED 2
 #define SLOW_REPEATED 3
 #define SLOW_MISSING 4
 #define SLOW_PROBED 5
-#define SLOW_ASKED 6
+#define SLOW_UNCLEAR 6
 
 /* A segment that was repeated (from this end), or was missing (from the peer). */
 struct slow_segment {

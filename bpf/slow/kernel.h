@@ -179,6 +179,7 @@ struct task_struct {
 
 /* Values of icsk_pending and icsk_ca_state. */
 #define PENDING_LOSS_PROBE 5
+#define STATE_RECOVERY 3
 #define STATE_LOSS 4
 
 #define SEND_BUFFER_LOCKED 1

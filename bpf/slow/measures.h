@@ -62,6 +62,8 @@ static const struct slow_totals no_totals = {};
 /* Segments on their way from which a round trip includes queues, and no delay of the receiver's acknowledgement. */
 #define LOADED_SEGMENTS 4
 #define DNS_PORT 53
+/* A step of TCP's time stamps. */
+#define STAMP_STEP_US 1000
 #define DNS_ANSWER 0x80
 /* The size by which TCP marks acknowledgements without data. */
 #define PURE_ACKNOWLEDGEMENT 2
@@ -251,7 +253,7 @@ static __always_inline void note_segment(__u32 kind, const struct sock *socket, 
 	event->acknowledgement = acknowledgement;
 	event->time = bpf_ktime_get_ns();
 	note_ends(socket, &event->ends);
-	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(event, 0);
 }
 
 /* Returns the time that a thread's cgroups have waited for their quota of CPU time. */
@@ -335,15 +337,39 @@ static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 	return ttl;
 }
 
-/* Handles data that is out of order, or that fills a gap. Of the segments behind a gap, all that have arrived were sent
- * before a repetition, whose time stamp is not older than theirs. */
+/* Returns SLOW_MISSING if a segment that fills a gap is a repetition, 0 if it is late, and SLOW_UNCLEAR if that cannot be
+ * told. Of the segments behind a gap, all that have arrived were sent before a repetition, whose time stamp is not older
+ * than theirs. It is newer if the round trip takes longer than a step of most time stamps. Without time stamps, a segment
+ * is late if the peer could not know of the gap. */
+static __always_inline __u32 filled_by(const struct slow_socket *measures, const struct sk_buff *buffer,
+				       const struct tcp_sock *tcp)
+{
+	__u32 stamp = stamp_of(buffer), shortest_us = tcp->rtt_min.s[0].v, since_us;
+	bool is_near = shortest_us < STAMP_STEP_US;
+
+	if (stamp) {
+		if (is_before(stamp, measures->gap_stamp))
+			return 0;
+		if (stamp != measures->gap_stamp)
+			return SLOW_MISSING;
+		return is_near ? SLOW_UNCLEAR : 0;
+	}
+	since_us = (__u32)(bpf_ktime_get_ns() / 1000) - measures->gap_us;
+	if (since_us < shortest_us)
+		return 0;
+	return is_near ? SLOW_UNCLEAR : SLOW_MISSING;
+}
+
+/* Handles data that is out of order, or that fills a gap. */
 static __noinline void note_order(struct sock *socket, struct slow_socket *measures, const struct sk_buff *buffer,
 				  const struct tcp_sock *tcp)
 {
 	const struct tcp_skb_cb *notes = notes_of(buffer);
-	__u32 stamp, expected = tcp->rcv_nxt;
+	__u32 kind, expected = tcp->rcv_nxt;
 
 	if (is_before(expected, notes->seq)) {
+		if (!(measures->flags & SLOW_GAP))
+			measures->gap_us = bpf_ktime_get_ns() / 1000;
 		if (!(measures->flags & SLOW_GAP) || is_before(measures->gap_end, notes->end_seq))
 			measures->gap_end = notes->end_seq;
 		measures->flags |= SLOW_GAP;
@@ -359,13 +385,16 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 		measures->flags &= ~SLOW_GAP;
 		return;
 	}
-	stamp = stamp_of(buffer);
-	if (stamp && is_before(stamp, measures->gap_stamp)) {
+	kind = filled_by(measures, buffer, tcp);
+	if (!kind) {
 		COUNT(measures->late);
-	} else {
-		COUNT(measures->lost);
-		note_segment(SLOW_MISSING, socket, notes->seq, notes->end_seq, tcp->snd_nxt);
+		return;
 	}
+	if (kind == SLOW_MISSING)
+		COUNT(measures->lost);
+	else
+		COUNT(measures->unclear);
+	note_segment(kind, socket, notes->seq, notes->end_seq, tcp->snd_nxt);
 }
 
 /* Returns true if the peer's window holds back data. */
@@ -574,7 +603,6 @@ static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 	struct slow_answers none = {}, *answers;
 	struct slow_ends ends = {};
 	struct socket_owner *owner;
-	__u32 kind = SLOW_ASKED;
 	struct udp_start start;
 
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
@@ -598,7 +626,6 @@ static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 	if (!answers) {
 		bpf_map_update_elem(&slow_answers, &key, &none, BPF_NOEXIST);
 		answers = bpf_map_lookup_elem(&slow_answers, &key);
-		bpf_ringbuf_output(&slow_events, &kind, sizeof(kind), BPF_RB_FORCE_WAKEUP);
 	}
 	if (answers)
 		__sync_fetch_and_add(&answers->asked, 1);
@@ -662,8 +689,7 @@ int trawl_slow_answer(__u64 *arguments)
 	return 0;
 }
 
-/* Runs as a socket gets data, where the kernel allows no program at its functions. Since it runs for TCP too, it is attached
- * at the first question for a name. */
+/* Runs as a socket gets data, where the kernel allows no program at its functions. */
 SEC("?tp_btf/sk_data_ready")
 int trawl_slow_ready(__u64 *arguments)
 {
@@ -683,21 +709,22 @@ int trawl_slow_repeated(__u64 *arguments)
 	struct slow_socket *measures;
 	__u32 kind = SLOW_REPEATED;
 	struct slow_totals *totals;
-	__u32 cause = SLOW_FAST;
+	__u32 state, cause = SLOW_FAST;
 
 	if (!tcp)
 		return 0;
 	measures = begin(socket, tcp, SLOW_EXISTING);
 	if (!measures)
 		return 0;
+	state = BPF_CORE_READ_BITFIELD(&tcp->inet_conn, icsk_ca_state);
 	if (socket->__sk_common.skc_state == STATE_SYN_SENT) {
 		cause = SLOW_REQUEST;
 		measures->retries++;
-	} else if (tcp->inet_conn.icsk_pending == PENDING_LOSS_PROBE) {
+	} else if (state < STATE_RECOVERY && tcp->inet_conn.icsk_pending == PENDING_LOSS_PROBE) {
 		kind = SLOW_PROBED;
 		cause = SLOW_PROBE;
 		COUNT(measures->probes);
-	} else if (BPF_CORE_READ_BITFIELD(&tcp->inet_conn, icsk_ca_state) == STATE_LOSS) {
+	} else if (state == STATE_LOSS) {
 		cause = SLOW_TIMEOUT;
 		COUNT(measures->timeouts);
 		if (tcp->inet_conn.icsk_retransmits && notes->end_seq - notes->seq >= tcp->mss_cache)
@@ -732,7 +759,7 @@ static __always_inline bool has_something_to_say(const struct sock *socket, cons
 		return measures->retries || socket->sk_err;
 	if (measures->fast + measures->timeouts + measures->probes + measures->retries || resets)
 		return true;
-	if (measures->lost + measures->late + measures->duplicates >= SAYS_GAPS)
+	if (measures->lost + measures->late + measures->unclear + measures->duplicates >= SAYS_GAPS)
 		return true;
 	if (measures->closures_out || measures->closures_in || is_closed_by_peer(tcp) || is_closed_here(tcp))
 		return true;
@@ -798,7 +825,7 @@ static __always_inline void tell(struct sock *socket, struct tcp_sock *tcp, cons
 	row->retries = tcp->inet_conn.icsk_retransmits;
 	if (BPF_CORE_READ_BITFIELD(socket, sk_userlocks) & SEND_BUFFER_LOCKED)
 		row->measures.flags |= SLOW_FIXED_BUFFER;
-	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(row, 0);
 }
 
 SEC("tp_btf/inet_sock_set_state")

@@ -188,11 +188,6 @@ pub trait Writer {
         None
     }
 
-    /// Returns a descriptor that becomes readable once `flush` has work to do although no blocks came.
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
     /// Returns how long the source may let blocks wait for more of them.
     fn delay(&self) -> Duration {
         LIVE
@@ -214,10 +209,6 @@ impl<W: Writer + ?Sized> Writer for &mut W {
 
     fn due(&self) -> Option<Instant> {
         (**self).due()
-    }
-
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        (**self).wake()
     }
 
     fn delay(&self) -> Duration {

@@ -1,7 +1,6 @@
 //! Stages between the rings and the writer.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use trawl_sys::Result;
@@ -164,11 +163,6 @@ impl<'w> Feed<'w> {
     pub fn due(&self) -> Option<Instant> {
         let stages = self.stages.iter().filter_map(|one| one.stage.due());
         stages.chain(self.writer.due()).min()
-    }
-
-    /// Returns a descriptor that becomes readable once the writer has work to do although no blocks came.
-    pub fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.writer.wake()
     }
 
     /// Returns how long the source may let blocks wait for more of them.

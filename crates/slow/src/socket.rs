@@ -109,6 +109,8 @@ pub struct Sent {
     /// Segments in all repetitions, of which one may have many, and those that the receiver had already.
     pub repeated: u64,
     pub needless: u64,
+    /// Segments that were repeated more than once, without the first repetition.
+    pub again: u64,
     /// Segments that were acknowledged after later ones, without a repetition.
     pub late: u64,
     /// Timeouts of a segment of the full size after another one.
@@ -121,6 +123,12 @@ pub struct Sent {
 impl Sent {
     fn repetitions(&self) -> u64 {
         self.fast + self.timeouts + self.probes
+    }
+
+    /// Returns the number of repetitions that were not needless. The receiver reports several repetitions of the same
+    /// segment at once.
+    fn lost(&self) -> u64 {
+        self.repeated.saturating_sub(self.needless + self.again.min(self.needless))
     }
 }
 
@@ -221,8 +229,8 @@ fn late_answer(of: &Socket) -> Option<Verdict> {
 
 /// Returns what happens to this end's segments on the way.
 fn path(of: &Socket) -> Option<Verdict> {
-    let Sent { segments, timeouts, probes, repeated, needless, late, .. } = of.sent;
-    let lost = repeated.saturating_sub(needless);
+    let Sent { segments, timeouts, probes, needless, late, .. } = of.sent;
+    let lost = of.sent.lost();
     let timeout_ns = TIMEOUT_NS.max(2 * of.shortest_ns.unwrap_or(0));
     let share = (timeouts > 0).then(|| of.share(timeouts * timeout_ns));
     let is_stalled = share >= Some(judge::STALLED);
@@ -239,9 +247,8 @@ fn path(of: &Socket) -> Option<Verdict> {
     }
     // A needless repetition after a silence is due to a lost acknowledgement, or to a delayed one.
     let is_needless = needless.saturating_sub(timeouts + probes);
-    let is_reordered =
-        has_many(of.sent.fast) && judge::is_frequent(is_needless, segments) && 2 * is_needless >= repeated
-            || judge::is_frequent(late, segments) && late > lost;
+    let is_reordered = has_many(of.sent.fast) && judge::is_frequent(is_needless, segments) && is_needless >= lost
+        || judge::is_frequent(late, segments) && late > lost;
     if is_reordered {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
@@ -406,6 +413,13 @@ mod tests {
             causes(|one| (one.sent.fast, one.sent.repeated, one.sent.needless) = (9, 9, 8)),
             ["reordering on the path"]
         );
+        let again = |count| {
+            causes(|one| {
+                (one.sent.probes, one.sent.repeated, one.sent.needless, one.sent.again) = (7, 70, 40, count);
+            })
+        };
+        assert_eq!(again(0), ["loss on the path"]);
+        assert_eq!(again(30), NOTHING);
         assert_eq!(causes(|one| one.received.late = 9), ["reordering on the path"]);
     }
 

@@ -301,7 +301,6 @@ impl Running<'_> {
         let mut wakes = vec![self.capture.signals.as_fd()];
         wakes.extend(self.capture.assembly.rings.bells());
         wakes.extend(self.capture.assembly.processes.iter().map(|processes| processes.watch.as_fd()));
-        wakes.extend(self.feed.wake());
         let of_observer = self.observer.wakes();
         wakes.extend(&of_observer);
         events::wait_also(&wakes, outlet, sleep)?;

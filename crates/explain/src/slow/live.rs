@@ -3,14 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::slow::{
     SLOW_CLIENT, SLOW_CLOSED, SLOW_FIRST_BITS, SLOW_FIXED_BUFFER, SLOW_MISSING, SLOW_PROBED, SLOW_REPEATED,
-    SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SlowCounts, SlowEnds, SlowRow, SlowSegment,
+    SLOW_RESET_BY_PEER, SLOW_RESET_EARLY, SLOW_RESET_HERE, SLOW_UNCLEAR, SlowCounts, SlowEnds, SlowRow, SlowSegment,
 };
 use trawl_bpf::slow_watch::{Event, Results, SlowWatch, frequency};
 use trawl_capture::process::Processes;
@@ -235,7 +234,8 @@ impl<'a> Live<'a> {
         self.counts = self.watch.counts()?;
         self.looked_at = self.counts.looked_at.saturating_sub(before.looked_at);
         self.waiting = self.counts.waiting.saturating_sub(before.waiting);
-        self.read_events()
+        self.read_events();
+        Ok(())
     }
 
     /// Reads the objects that may have dropped the packets of new rows, and looks if it is time.
@@ -255,17 +255,17 @@ impl<'a> Live<'a> {
             }
             return Ok(());
         }
-        self.read_events()
+        self.read_events();
+        Ok(())
     }
 
-    fn read_events(&mut self) -> Result<()> {
-        for event in self.watch.events()? {
+    fn read_events(&mut self) {
+        for event in self.watch.events() {
             match event {
                 Event::Socket(row) => self.note_socket(&row),
                 Event::Segment(segment) => self.note_segment(&segment),
             }
         }
-        Ok(())
     }
 
     fn note_socket(&mut self, row: &SlowRow) {
@@ -298,29 +298,32 @@ impl<'a> Live<'a> {
         let received = Direction { sender: ends.remote, receiver: ends.local };
         let segments = self.segments.get(&ends).map_or(&[][..], Vec::as_slice);
         let offset = clock::wall().saturating_sub(clock::monotonic());
-        let mut joined = |kind: usize, direction| {
+        let of_kind = |kind| segments.iter().filter(move |one| one.kind as usize == kind);
+        let kinds = [(SLOW_REPEATED, sent), (SLOW_PROBED, sent), (SLOW_MISSING, received), (SLOW_UNCLEAR, received)];
+        // All are joined before the drops that no kind has caused are counted.
+        let joined = kinds.map(|(kind, direction)| {
             let mut joins = Joins::default();
-            let of_kind = segments.iter().filter(|one| one.kind as usize == kind);
-            of_kind.for_each(|one| joins.push(repetition(one, offset)));
-            joins.end(&mut self.drops, direction, None)
-        };
-        let (repeated, probed) = (joined(SLOW_REPEATED, sent), joined(SLOW_PROBED, sent));
-        let missing = joined(SLOW_MISSING, received);
+            of_kind(kind).for_each(|one| joins.push(repetition(one, offset)));
+            joins.join(&mut self.drops, direction);
+            (joins, direction)
+        });
+        let ended = |(joins, direction): (Joins, Direction)| joins.end(&mut self.drops, direction, None);
+        let [repeated, probed, missing, unclear] = joined.map(ended);
         // A probe of a silent path repeats a segment that may have arrived.
         let probes = probed.map_or(0, |found| found.joined);
-        let of_sent = match (repeated, probed) {
-            (Some(found), _) => Some(Found { joined: found.joined + probes, ..found }),
-            (None, probed) => probed,
-        };
+        let of_sent = both(repeated, probed);
         if of_sent.is_some() {
             socket.sent.probes = probes;
         }
+        socket.sent.again = again(of_kind(SLOW_REPEATED).chain(of_kind(SLOW_PROBED)), socket.sent.size);
+        // A segment that filled a gap was lost for certain if it was dropped here.
+        socket.received.lost += unclear.map_or(0, |found| found.joined);
         let was_reset = socket.reset.is_some() || matches!(socket.stage, Stage::Failed { .. });
         let reset = was_reset.then(|| self.drops.filtered_at(sent, row.time + offset)).flatten();
         let mut named = |found: Found| HereDrop { joined: found.joined, drop: self.name_of(found.cause).text };
         socket.here = SocketDrops {
             sent: of_sent.map(&mut named),
-            received: missing.map(&mut named),
+            received: both(missing, unclear).map(&mut named),
             reset: reset.map(|cause| self.name_of(cause).text),
             are_incomplete: false,
         };
@@ -420,6 +423,25 @@ fn repetition(segment: &SlowSegment, offset: u64) -> Repetition {
     }
 }
 
+/// Returns the sum of the drops that were found.
+fn both(one: Option<Found>, other: Option<Found>) -> Option<Found> {
+    let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
+    Some(Found { joined: first.joined + second.joined, ..first })
+}
+
+/// Returns the number of segments of this size that were repeated again.
+fn again<'a>(repetitions: impl Iterator<Item = &'a SlowSegment>, size: u32) -> u64 {
+    let mut first: HashMap<u32, u32> = HashMap::new();
+    let mut segments = 0;
+    for one in repetitions {
+        let longest = first.entry(one.from).or_default();
+        let length = one.to.wrapping_sub(one.from);
+        segments += u64::from(length.min(*longest).div_ceil(size.max(1)));
+        *longest = length.max(*longest);
+    }
+    segments
+}
+
 /// Returns an address of the same version that stands for any.
 fn anyone(other: SocketAddr) -> SocketAddr {
     let unspecified = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -493,6 +515,7 @@ fn socket_of(row: &SlowRow, hertz: u64) -> Socket {
             timeouts: measures.timeouts.into(),
             probes: measures.probes.into(),
             repeated: u64::from(row.repeated.wrapping_sub(measures.first_repeated)),
+            again: 0,
             needless: low(row.needless, measures.first_needless),
             late: low(row.reordered, measures.first_reordered),
             large_timeouts: measures.large_timeouts.into(),
@@ -555,10 +578,6 @@ impl Writer for Live<'_> {
 
     fn due(&self) -> Option<Instant> {
         Some(self.looked + LOOK_EVERY)
-    }
-
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.as_fd())
     }
 
     fn delay(&self) -> Duration {

@@ -3,17 +3,17 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use libbpf_rs::{Iter, Link, MapCore, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result};
 
 use crate::kernel_types;
 use crate::layout::Shared;
 use crate::layout::slow::{
-    SLOW_ASKED, SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment,
-    SlowServerKey, SlowTotals, SlowTotalsKey,
+    SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
+    SlowTotals, SlowTotalsKey,
 };
 use crate::object::{SLOW, SLOW_TOTALS, explained, quiet_libbpf};
 use crate::probe::{self, KernelFeature};
@@ -26,9 +26,8 @@ const SOCKETS: &str = "slow_sockets";
 const EXISTING: &str = "trawl_slow_existing";
 const LOOK: &str = "trawl_slow_look";
 /// Programs that see the answers of name servers: the first runs for datagrams alone, but some kernels allow no program at
-/// their functions; the second needs a tracepoint that Linux has since 6.3, and is attached at the first question.
-const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), (LATE, READY)];
-const LATE: &str = "trawl_slow_ready";
+/// their functions; the second needs a tracepoint that Linux has since 6.3.
+const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", READY)];
 const READY: &str = "sk_data_ready";
 /// Size of a ring that stays empty.
 const SMALLEST_RING: u32 = 4096;
@@ -76,27 +75,20 @@ pub enum Event {
     Segment(Box<SlowSegment>),
 }
 
-/// Events of the programs.
-#[derive(Default)]
-struct Found {
-    events: Vec<Event>,
-    /// A process has asked a name server for the first time.
-    is_question: bool,
-}
+type Found = Rc<RefCell<Vec<Event>>>;
 
 /// The attached programs.
 pub struct SlowWatch {
     events: RingBuffer<'static>,
-    found: Rc<RefCell<Found>>,
+    found: Found,
     look: Link,
     counts: Table,
     answers: Table,
     questions: Table,
-    /// Since when answers are seen (ns); `None` if they are not.
-    answers_since: Option<u64>,
+    sees_answers: bool,
     totals: Table,
-    links: Vec<Link>,
-    object: Object,
+    _links: Vec<Link>,
+    _object: Object,
 }
 
 impl fmt::Debug for SlowWatch {
@@ -109,15 +101,12 @@ fn fail(why: libbpf_rs::Error) -> Error {
     explained("cannot measure connections".to_owned(), why)
 }
 
-impl Found {
-    fn add(&mut self, bytes: &[u8]) {
-        let kind = bytes.first_chunk().map_or(0, |kind| u32::from_ne_bytes(*kind)) as usize;
-        self.is_question |= kind == SLOW_ASKED;
-        self.events.extend(match kind {
-            SLOW_LOOK | SLOW_CLOSED => SlowRow::from_bytes(bytes).map(|row| Event::Socket(Box::new(row))),
-            _ => SlowSegment::from_bytes(bytes).map(|segment| Event::Segment(Box::new(segment))),
-        });
-    }
+fn event(bytes: &[u8]) -> Option<Event> {
+    let kind = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    Some(match kind {
+        SLOW_LOOK | SLOW_CLOSED => Event::Socket(Box::new(SlowRow::from_bytes(bytes)?)),
+        _ => Event::Segment(Box::new(SlowSegment::from_bytes(bytes)?)),
+    })
 }
 
 impl SlowWatch {
@@ -160,18 +149,17 @@ impl SlowWatch {
         for program in object.progs_mut().filter(|one| one.autoload()) {
             match program.name().to_str() {
                 Some(EXISTING) => existing = Some(program.attach().map_err(fail)?),
-                Some(LATE) => (),
                 Some(LOOK) => look = Some(program.attach_iter(sockets.as_fd()).map_err(fail)?),
                 _ => links.push(program.attach().map_err(fail)?),
             }
         }
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Found::default();
         let queue = Rc::clone(&found);
         let mut builder = RingBufferBuilder::new();
         let ring = object.maps().find(|map| map.name() == EVENTS).ok_or_else(|| missing(EVENTS))?;
         builder
             .add(&ring, move |bytes: &[u8]| {
-                queue.borrow_mut().add(bytes);
+                queue.borrow_mut().extend(event(bytes));
                 0
             })
             .map_err(fail)?;
@@ -184,32 +172,18 @@ impl SlowWatch {
             counts: table(&object, "slow_counts")?,
             answers: table(&object, "slow_answers")?,
             questions: table(&object, "slow_questions")?,
-            answers_since: answers.filter(|name| *name != LATE).map(|_| 0),
+            sees_answers: answers.is_some(),
             totals: table(&object, "slow_totals")?,
-            links,
-            object,
+            _links: links,
+            _object: object,
         })
     }
 
     /// Returns the events since the last call.
-    pub fn events(&mut self) -> Result<Vec<Event>> {
+    pub fn events(&self) -> Vec<Event> {
         // An interrupted call leaves the events for the next one.
         let _ = self.events.consume();
-        let found = self.found.take();
-        if found.is_question && self.answers_since.is_none() {
-            self.await_answers()?;
-        }
-        Ok(found.events)
-    }
-
-    /// Attaches the program that sees answers of name servers, if it was not worth its cost before.
-    fn await_answers(&mut self) -> Result<()> {
-        let late = self.object.progs_mut().find(|one| one.autoload() && one.name() == LATE);
-        if let Some(program) = late {
-            self.links.push(program.attach().map_err(fail)?);
-            self.answers_since = Some(clock::monotonic());
-        }
-        Ok(())
+        self.found.take()
     }
 
     /// Makes events of the measures of all sockets that have something to say.
@@ -238,12 +212,9 @@ impl SlowWatch {
         entries(&self.answers)
     }
 
-    /// Returns the questions to name servers since answers are seen that have none yet.
+    /// Returns the questions to name servers that have no answer yet; none if answers are not seen.
     pub fn questions(&self) -> Result<Vec<(SlowEnds, SlowQuestion)>> {
-        let Some(since) = self.answers_since else { return Ok(Vec::new()) };
-        let mut questions: Vec<(SlowEnds, SlowQuestion)> = entries(&self.questions)?;
-        questions.retain(|(_, question)| question.time >= since);
-        Ok(questions)
+        if self.sees_answers { entries(&self.questions) } else { Ok(Vec::new()) }
     }
 
     /// Returns the totals of each process since the last call.
@@ -279,14 +250,6 @@ pub fn frequency([first, last]: [(u64, u64); 2]) -> u64 {
     let ns = last.1.saturating_sub(first.1).max(1);
     let measured = last.0.saturating_sub(first.0) * 1_000_000_000 / ns;
     FREQUENCIES.into_iter().min_by_key(|one| one.abs_diff(measured)).unwrap_or(FREQUENCIES[1])
-}
-
-impl AsFd for SlowWatch {
-    /// Becomes readable as a process asks a name server for the first time.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the buffer's own, which lives as long as this value.
-        unsafe { BorrowedFd::borrow_raw(self.events.epoll_fd()) }
-    }
 }
 
 fn os(why: io::Error) -> Error {
