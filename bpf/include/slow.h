@@ -39,11 +39,11 @@ struct slow_socket {
 	__u64 throttled;
 	/* The thread. */
 	__u32 thread;
-	/* Of the segments behind a gap: the time stamp of the last one that has arrived, the highest end, and the arrival of the
-	 * first one in microseconds. */
+	/* Of the segments behind a gap: the time stamps of the first and the last one that has arrived, and the highest end.
+	 * Without time stamps, the first is the arrival in microseconds. */
+	__u32 gap_begin;
 	__u32 gap_stamp;
 	__u32 gap_end;
-	__u32 gap_us;
 	/* Sums: of turns, of waiting for a CPU or a quota within them, and of the quota's part. */
 	__u32 turns_us;
 	__u32 waiting_us;

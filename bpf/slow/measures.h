@@ -62,6 +62,8 @@ static const struct slow_totals no_totals = {};
 /* Segments on their way from which a round trip includes queues, and no delay of the receiver's acknowledgement. */
 #define LOADED_SEGMENTS 4
 #define DNS_PORT 53
+/* The kernel's shortest round trip before the first one. */
+#define NO_ROUND_TRIP 0xffffffff
 /* A step of TCP's time stamps. */
 #define STAMP_STEP_US 1000
 #define DNS_ANSWER 0x80
@@ -96,6 +98,11 @@ static __always_inline void count_lost(void)
 static __always_inline __u64 microseconds(__u64 ns)
 {
 	return (ns * 274877907) >> 38;
+}
+
+static __always_inline __u32 microseconds_now(void)
+{
+	return bpf_ktime_get_ns() / 1000;
 }
 
 static __always_inline __u32 bucket_of(__u64 ns)
@@ -338,26 +345,23 @@ static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 }
 
 /* Returns SLOW_MISSING if a segment that fills a gap is a repetition, 0 if it is late, and SLOW_UNCLEAR if that cannot be
- * told. Of the segments behind a gap, all that have arrived were sent before a repetition, whose time stamp is not older
- * than theirs. It is newer if the round trip takes longer than a step of most time stamps. Without time stamps, a segment
- * is late if the peer could not know of the gap. */
+ * told. All segments behind a gap that have arrived were sent before a repetition, and the first one a round trip before;
+ * a late segment was sent before some of them. Steps of most time stamps are longer than some round trips. */
 static __always_inline __u32 filled_by(const struct slow_socket *measures, const struct sk_buff *buffer,
 				       const struct tcp_sock *tcp)
 {
 	__u32 stamp = stamp_of(buffer), shortest_us = tcp->rtt_min.s[0].v, since_us;
-	bool is_near = shortest_us < STAMP_STEP_US;
 
 	if (stamp) {
-		if (is_before(stamp, measures->gap_stamp))
-			return 0;
 		if (stamp != measures->gap_stamp)
-			return SLOW_MISSING;
-		return is_near ? SLOW_UNCLEAR : 0;
+			return is_before(stamp, measures->gap_stamp) ? 0 : SLOW_MISSING;
+		since_us = (stamp - measures->gap_begin + 1) * STAMP_STEP_US;
+	} else {
+		since_us = microseconds_now() - measures->gap_begin;
 	}
-	since_us = (__u32)(bpf_ktime_get_ns() / 1000) - measures->gap_us;
-	if (since_us < shortest_us)
-		return 0;
-	return is_near ? SLOW_UNCLEAR : SLOW_MISSING;
+	if (shortest_us < STAMP_STEP_US || shortest_us == NO_ROUND_TRIP)
+		return SLOW_UNCLEAR;
+	return since_us <= shortest_us ? 0 : SLOW_MISSING;
 }
 
 /* Handles data that is out of order, or that fills a gap. */
@@ -368,12 +372,14 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 	__u32 kind, expected = tcp->rcv_nxt;
 
 	if (is_before(expected, notes->seq)) {
-		if (!(measures->flags & SLOW_GAP))
-			measures->gap_us = bpf_ktime_get_ns() / 1000;
-		if (!(measures->flags & SLOW_GAP) || is_before(measures->gap_end, notes->end_seq))
-			measures->gap_end = notes->end_seq;
-		measures->flags |= SLOW_GAP;
 		measures->gap_stamp = stamp_of(buffer);
+		if (!(measures->flags & SLOW_GAP)) {
+			measures->gap_begin = measures->gap_stamp ? measures->gap_stamp : microseconds_now();
+			measures->gap_end = notes->end_seq;
+		} else if (is_before(measures->gap_end, notes->end_seq)) {
+			measures->gap_end = notes->end_seq;
+		}
+		measures->flags |= SLOW_GAP;
 		return;
 	}
 	if (notes->seq != expected) {
@@ -765,7 +771,7 @@ static __always_inline bool has_something_to_say(const struct sock *socket, cons
 		return true;
 	if (measures->full > measures->acks / 4 || measures->turns_us >= SAYS_TURNS_US)
 		return true;
-	if (tcp->rtt_min.s[0].v >= SAYS_ROUND_TRIP_US && tcp->rtt_min.s[0].v != ~0u)
+	if (tcp->rtt_min.s[0].v >= SAYS_ROUND_TRIP_US && tcp->rtt_min.s[0].v != NO_ROUND_TRIP)
 		return true;
 	return has_delays(measures->round_trips) || has_delays(measures->queue);
 }
