@@ -7,6 +7,7 @@
 #include "lib/config.h"
 #include "drop/loss.h"
 #include "process/owners.h"
+#include "slow/events.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -121,6 +122,82 @@ static __always_inline bool count_infrequent(const struct counted_drop *kind)
 	return true;
 }
 
+struct tcp_start {
+	__be16 source;
+	__be16 target;
+	__be32 seq;
+	__be32 acknowledgement;
+	__u8 length;
+	__u8 flags;
+	__be16 window;
+};
+
+static __always_inline void count_lost_drop(void)
+{
+	struct slow_counts *count = counts();
+
+	if (!count)
+		return;
+	count->lost_events++;
+	count->drop_lost_time = bpf_ktime_get_ns();
+}
+
+/* Notes a lost segment if a measured socket may have sent it. The packet has this many bytes from its IP header on. */
+static __noinline void note_segment(const void *network, __u32 length, const struct counted_drop *kind)
+{
+	__u32 source[4] = {}, target[4] = {}, header, whole;
+	struct slow_dropped *event;
+	struct tcp_start tcp;
+	__u8 ip[12], *mark;
+
+	if (bpf_probe_read_kernel(ip, sizeof(ip), network))
+		return;
+	if (ip[0] >> 4 == 4) {
+		header = (ip[0] & 15) * 4;
+		whole = ip[2] << 8 | ip[3];
+		if (ip[9] != IPPROTO_TCP || (ip[6] << 8 | ip[7]) & IPV4_OFFSET)
+			return;
+	} else {
+		header = 40;
+		whole = ip[4] << 8 | ip[5];
+		whole += whole ? header : 0;
+		if (ip[6] != IPPROTO_TCP)
+			return;
+	}
+	if (!read_addresses(network, ip[0] >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6), source, target))
+		return;
+	mark = mark_of_sender(source);
+	if (!mark || !*mark || bpf_probe_read_kernel(&tcp, sizeof(tcp), network + header))
+		return;
+	/* The headers of very large packets do not have their length. */
+	if (whole && whole < length)
+		length = whole;
+	length += !!(tcp.flags & TCP_SYN) + !!(tcp.flags & TCP_FIN);
+	header += (tcp.length >> 4) * 4;
+	if (length <= header)
+		return;
+	event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
+	if (!event) {
+		count_lost_drop();
+		return;
+	}
+	event->kind = SLOW_DROPPED;
+	event->from = bpf_ntohl(tcp.seq);
+	event->to = event->from + length - header;
+	event->acknowledgement = bpf_ntohl(tcp.acknowledgement);
+	event->acknowledges = tcp.flags & TCP_ACK;
+	event->time = bpf_ktime_get_ns();
+	event->location = kind->location;
+	event->reason = kind->reason;
+	__builtin_memcpy(event->ends.local, source, sizeof(source));
+	__builtin_memcpy(event->ends.remote, target, sizeof(target));
+	event->ends.local_port = bpf_ntohs(tcp.source);
+	event->ends.remote_port = bpf_ntohs(tcp.target);
+	event->ends.netns = kind->netns;
+	event->ends.padding = 0;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
 static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_process)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
@@ -130,6 +207,7 @@ static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_p
 	struct net_device *device;
 	struct sock *socket = NULL;
 	struct frequent_drop *frequent;
+	const unsigned char *network;
 	struct drop_note note;
 
 	if (!settings)
@@ -149,6 +227,10 @@ static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_p
 		return 0;
 	kind.netns = note.netns;
 	kind.ifindex = note.ifindex;
+	if (CONFIG(notes_segments)) {
+		network = GET(typed, buffer, head) + GET(typed, buffer, network_header);
+		note_segment(network, GET(typed, buffer, len) + (GET(typed, buffer, data) - network), &kind);
+	}
 	if (names_process)
 		kind.process = process_of_socket(socket, typed);
 	if (kind.reason == settings->reason_netfilter)

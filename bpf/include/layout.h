@@ -294,6 +294,8 @@ struct tap_config {
 	__u32 names_receiver;
 	__u32 with_stack;
 	__u32 names_dropper;
+	/* For the counter of drops: lost segments of measured sockets are noted. */
+	__u32 notes_segments;
 	/* Only the first of a list of socket buffers is read: the typed loads of a lockdown are many instructions. */
 	__u32 first_buffer_only;
 	/* Treatment of packets that other programs of the capture have seen: LINKS_… of drop.h; and the offset of the

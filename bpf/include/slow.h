@@ -103,13 +103,15 @@ struct slow_ends {
 };
 
 /* Kinds of events: the measures of a socket, at a look or as it closed; a segment was repeated; a repetition filled a
- * gap; a segment was repeated to probe a silent path; a repetition or a late segment filled a gap. */
+ * gap; a segment was repeated to probe a silent path; a repetition or a late segment filled a gap; the kernel has dropped a
+ * segment. */
 #define SLOW_LOOK 1
 #define SLOW_CLOSED 2
 #define SLOW_REPEATED 3
 #define SLOW_MISSING 4
 #define SLOW_PROBED 5
 #define SLOW_UNCLEAR 6
+#define SLOW_DROPPED 7
 
 /* A segment that was repeated (from this end), or was missing (from the peer). */
 struct slow_segment {
@@ -119,6 +121,26 @@ struct slow_segment {
 	/* The sender's acknowledgement at this time; a dropped segment has this one or an earlier one. */
 	__u32 acknowledgement;
 	__u64 time;
+	/* Of a repeated segment: the first number that is not acknowledged, the process, and the cause: SLOW_FAST, … */
+	__u32 acknowledged;
+	__u32 process;
+	__u32 cause;
+	__u32 padding;
+	struct slow_ends ends;
+};
+
+/* A segment that the kernel dropped, with the sender as the local end. The namespace is the one of the drop. */
+struct slow_dropped {
+	__u32 kind;
+	__u32 from;
+	__u32 to;
+	__u32 acknowledgement;
+	__u64 time;
+	/* Return address of the call that freed it. */
+	__u64 location;
+	__u32 reason;
+	/* 0: a request for a connection, without an acknowledgement. */
+	__u32 acknowledges;
 	struct slow_ends ends;
 };
 
@@ -229,6 +251,7 @@ struct slow_totals_key {
 
 struct slow_totals {
 	struct slow_times times[SLOW_DURATIONS];
+	/* The ones without room for their event. */
 	__u64 repetitions[SLOW_REPETITIONS];
 	__u64 resets[SLOW_RESETS];
 	/* In ticks. */
@@ -248,6 +271,8 @@ struct slow_counts {
 	/* A tick of the kernel's clock, and its time (ns). */
 	__u64 tick;
 	__u64 tick_time;
+	/* The time (ns) of the last dropped segment without room for its event; 0: none. */
+	__u64 drop_lost_time;
 };
 
 _Static_assert(sizeof(struct slow_socket) <= 184, "with its header, the storage fills a block of 256 bytes");

@@ -8,7 +8,7 @@
 #define TRAWL_MEASURES_H
 
 #include "slow/kernel.h"
-#include "include/slow.h"
+#include "slow/events.h"
 #include "process/owners.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -19,18 +19,6 @@ struct {
 	__type(key, int);
 	__type(value, struct slow_socket);
 } slow_sockets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4 << 20);
-} slow_events SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct slow_counts);
-} slow_counts SEC(".maps");
 
 /* Open questions, by the ends of the question. The oldest ones go first if there are too many. */
 struct {
@@ -78,21 +66,6 @@ static const struct slow_totals no_totals = {};
 #define SAYS_DELAYS 10
 /* First port that clients get by default. */
 #define CLIENT_PORTS 32768
-
-static __always_inline struct slow_counts *counts(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&slow_counts, &zero);
-}
-
-static __always_inline void count_lost(void)
-{
-	struct slow_counts *count = counts();
-
-	if (count)
-		count->lost_events++;
-}
 
 /* Returns a time below SLOW_LONGEST_NS in microseconds: a multiplication costs less than a division by 1000. */
 static __always_inline __u64 microseconds(__u64 ns)
@@ -171,6 +144,17 @@ static __always_inline void note_ends(const struct sock *socket, struct slow_end
 	}
 }
 
+static __always_inline void mark_sender(const struct sock *socket)
+{
+	struct slow_ends ends = {};
+	__u8 *mark;
+
+	note_ends(socket, &ends);
+	mark = mark_of_sender(ends.local);
+	if (mark)
+		*mark = 1;
+}
+
 /* Returns the measures of a socket, beginning them if there are none. */
 static __always_inline struct slow_socket *begin(struct sock *socket, const struct tcp_sock *tcp, __u16 flags)
 {
@@ -183,6 +167,7 @@ static __always_inline struct slow_socket *begin(struct sock *socket, const stru
 	if (measures->begun)
 		return measures;
 	measures->begun = bpf_ktime_get_ns();
+	mark_sender(socket);
 	if (flags & SLOW_EXISTING)
 		flags |= socket->__sk_common.skc_num < CLIENT_PORTS ? SLOW_SERVER : SLOW_CLIENT;
 	measures->flags = flags;
@@ -199,20 +184,25 @@ static __always_inline struct slow_socket *measures_of(struct sock *socket)
 	return bpf_sk_storage_get(&slow_sockets, socket, NULL, 0);
 }
 
+static __always_inline __u32 process_of(struct sock *socket, const struct slow_socket *measures)
+{
+	struct socket_owner *owner;
+
+	if (measures->process)
+		return measures->process;
+	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
+	return owner ? owner->process : 0;
+}
+
 /* Returns the totals of a socket's process; NULL if none are kept. */
 static __always_inline struct slow_totals *totals_of(struct sock *socket, const struct slow_socket *measures)
 {
 	struct slow_totals_key key = {};
-	struct socket_owner *owner;
 	struct slow_totals *totals;
 
 	if (!WITH_TOTALS)
 		return NULL;
-	key.process = measures->process;
-	if (!key.process) {
-		owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
-		key.process = owner ? owner->process : 0;
-	}
+	key.process = process_of(socket, measures);
 	key.netns = socket->__sk_common.skc_net.net->ns.inum;
 	totals = bpf_map_lookup_elem(&slow_totals, &key);
 	if (totals)
@@ -241,26 +231,58 @@ static __always_inline void sum_limited(struct slow_totals *totals, __u32 by, __
 	totals->tick_time = bpf_ktime_get_ns();
 }
 
-static __always_inline void note_segment(__u32 kind, const struct sock *socket, __u32 from, __u32 to,
-					 __u32 acknowledgement)
+/* Begins an event about a segment; returns NULL if there is no room. */
+static __always_inline struct slow_segment *segment_event(__u32 kind, const struct sock *socket,
+							  const struct tcp_skb_cb *notes)
+{
+	struct slow_segment *event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
+
+	if (!event) {
+		count_lost();
+		return NULL;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = kind;
+	event->from = notes->seq;
+	event->to = notes->end_seq;
+	event->time = bpf_ktime_get_ns();
+	note_ends(socket, &event->ends);
+	return event;
+}
+
+static __always_inline void note_filled(__u32 kind, const struct sock *socket, const struct tcp_skb_cb *notes,
+					const struct tcp_sock *tcp)
 {
 	struct slow_segment *event;
 
 	if (WITH_TOTALS)
 		return;
-	event = bpf_ringbuf_reserve(&slow_events, sizeof(*event), 0);
+	event = segment_event(kind, socket, notes);
+	if (!event)
+		return;
+	event->acknowledgement = tcp->snd_nxt;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* Makes an event of a repetition. A total counts it only if there is no room. */
+static __always_inline void note_repetition(__u32 kind, __u32 cause, struct sock *socket,
+					    const struct slow_socket *measures, const struct tcp_skb_cb *notes,
+					    const struct tcp_sock *tcp)
+{
+	struct slow_segment *event = segment_event(kind, socket, notes);
+	struct slow_totals *totals;
+
 	if (!event) {
-		count_lost();
+		totals = totals_of(socket, measures);
+		if (totals)
+			__sync_fetch_and_add(&totals->repetitions[cause], 1);
 		return;
 	}
-	__builtin_memset(event, 0, sizeof(*event));
-	event->kind = kind;
-	event->from = from;
-	event->to = to;
-	event->acknowledgement = acknowledgement;
-	event->time = bpf_ktime_get_ns();
-	note_ends(socket, &event->ends);
-	bpf_ringbuf_submit(event, 0);
+	event->acknowledgement = tcp->rcv_nxt;
+	event->acknowledged = tcp->snd_una;
+	event->cause = cause;
+	event->process = process_of(socket, measures);
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Returns the time that a thread's cgroups have waited for their quota of CPU time. */
@@ -337,7 +359,7 @@ static __always_inline __u32 stamp_of(const struct sk_buff *buffer)
 
 static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 {
-	__u32 at = buffer->protocol == bpf_htons(ETHERTYPE_IPV6) ? 7 : 8;
+	__u32 at = buffer->protocol == bpf_htons(ETH_P_IPV6) ? 7 : 8;
 	__u8 ttl = 0;
 
 	bpf_probe_read_kernel(&ttl, sizeof(ttl), buffer->head + buffer->network_header + at);
@@ -400,7 +422,7 @@ static __noinline void note_order(struct sock *socket, struct slow_socket *measu
 		COUNT(measures->lost);
 	else
 		COUNT(measures->unclear);
-	note_segment(kind, socket, notes->seq, notes->end_seq, tcp->snd_nxt);
+	note_filled(kind, socket, notes, tcp);
 }
 
 /* Returns true if the peer's window holds back data. */
@@ -468,7 +490,8 @@ static __always_inline void sample(struct sock *socket, const struct tcp_sock *t
 	}
 	if (is_full(socket, tcp)) {
 		measures->full = add_to(measures->full, 1);
-		if (totals)
+		/* The kernel enlarges the buffer whose size it has chosen. */
+		if (totals && BPF_CORE_READ_BITFIELD(socket, sk_userlocks) & SEND_BUFFER_LOCKED)
 			sum_limited(totals, SLOW_SEND_BUFFER, (__u32)bpf_jiffies64() - tcp->rcv_tstamp);
 	}
 }
@@ -582,26 +605,6 @@ struct udp_start {
 	__u8 flags;
 };
 
-static __always_inline bool read_addresses(const struct sk_buff *buffer, __u32 *source, __u32 *target)
-{
-	const void *network = buffer->head + buffer->network_header;
-	__u32 both[8];
-
-	if (buffer->protocol == bpf_htons(ETHERTYPE_IPV4)) {
-		source[2] = target[2] = bpf_htonl(0xffff);
-		if (bpf_probe_read_kernel(both, 8, network + 12))
-			return false;
-		source[3] = both[0];
-		target[3] = both[1];
-		return true;
-	}
-	if (buffer->protocol != bpf_htons(ETHERTYPE_IPV6) || bpf_probe_read_kernel(both, sizeof(both), network + 8))
-		return false;
-	__builtin_memcpy(source, both, 16);
-	__builtin_memcpy(target, both + 4, 16);
-	return true;
-}
-
 static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 {
 	struct slow_server_key key = {};
@@ -614,7 +617,7 @@ static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.to != bpf_htons(DNS_PORT) || start.flags & DNS_ANSWER)
 		return;
-	if (!read_addresses(buffer, ends.local, ends.remote))
+	if (!read_addresses(buffer->head + buffer->network_header, buffer->protocol, ends.local, ends.remote))
 		return;
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
 	question.time = bpf_ktime_get_ns();
@@ -667,7 +670,7 @@ static __noinline void answered(const struct sock *socket, const struct sk_buff 
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.from != bpf_htons(DNS_PORT) || !(start.flags & DNS_ANSWER))
 		return;
-	if (!read_addresses(buffer, ends.remote, ends.local))
+	if (!read_addresses(buffer->head + buffer->network_header, buffer->protocol, ends.remote, ends.local))
 		return;
 	ends.local_port = bpf_ntohs(start.to);
 	ends.remote_port = start.number;
@@ -713,9 +716,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	const struct tcp_skb_cb *notes = notes_of((void *)arguments[1]);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
 	struct slow_socket *measures;
-	__u32 kind = SLOW_REPEATED;
-	struct slow_totals *totals;
-	__u32 state, cause = SLOW_FAST;
+	__u32 kind = SLOW_REPEATED, cause = SLOW_FAST, state;
 
 	if (!tcp)
 		return 0;
@@ -738,10 +739,7 @@ int trawl_slow_repeated(__u64 *arguments)
 	} else {
 		COUNT(measures->fast);
 	}
-	totals = totals_of(socket, measures);
-	if (totals)
-		__sync_fetch_and_add(&totals->repetitions[cause], 1);
-	note_segment(kind, socket, notes->seq, notes->end_seq, tcp->rcv_nxt);
+	note_repetition(kind, cause, socket, measures, notes, tcp);
 	return 0;
 }
 
@@ -963,6 +961,7 @@ int trawl_slow_existing(struct file_of_task *found)
 	tcp = bpf_skc_to_tcp_sock(sock);
 	if (!tcp)
 		return 0;
+	mark_sender(sock);
 	state = sock->__sk_common.skc_state;
 	if (state != STATE_LISTENING && state != STATE_SYN_SENT && !tcp->packets_out && tcp->snd_nxt == tcp->write_seq &&
 	    tcp->rcv_nxt == tcp->copied_seq)

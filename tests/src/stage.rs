@@ -26,8 +26,16 @@ pub struct Stage {
 impl Stage {
     /// Opens a lab with both ends; `None` if the test has to be skipped, which is reported.
     pub fn open() -> Option<Self> {
-        let lab = Lab::open()?;
-        Some(Self { client: lab.pair.a.clone(), server: lab.pair.b.clone(), wire: None, lab: Box::new(lab) })
+        Lab::open().map(Self::of)
+    }
+
+    /// Opens a lab with the machine reserved for this test.
+    pub fn alone() -> Option<Self> {
+        Lab::alone().map(Self::of)
+    }
+
+    fn of(lab: Lab) -> Self {
+        Self { client: lab.pair.a.clone(), server: lab.pair.b.clone(), wire: None, lab: Box::new(lab) }
     }
 
     /// Opens a lab whose ends are joined by an emulated path.

@@ -431,6 +431,7 @@ impl Assembly {
             with_stack: 0,
             first_buffer_only: 0,
             names_dropper: 0,
+            notes_segments: 0,
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),
             data_offset: 0,

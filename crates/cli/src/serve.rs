@@ -315,11 +315,16 @@ impl Events {
         let processes = if packets { Some(Processes::attach(selected()?)?) } else { None };
         processes.iter().filter_map(Processes::unseen).for_each(json::event);
         let connections = connections.then(|| Connections::attach(selected()?, processes.as_ref())).transpose()?;
+        let mut show = |notice: &_| json::show_notice(notice);
         Ok(Self {
+            losses: Losses::attach(
+                selected()?,
+                processes.as_ref(),
+                connections.as_ref(),
+                json::show_notice,
+                &mut show,
+            )?,
             connections,
-            losses: Losses::attach(selected()?, processes.as_ref(), json::show_notice, &mut |notice| {
-                json::show_notice(notice)
-            })?,
             verdicts: of_programs.map(|selected| Verdicts::new(selected, json::show_notice)),
             processes,
         })
@@ -329,7 +334,8 @@ impl Events {
         let lost = self.losses.update(self.processes.as_mut())?;
         let verdicts = self.verdicts.as_mut().map(Verdicts::update).transpose()?;
         let processes = self.processes.as_mut().map(Processes::update).transpose()?;
-        let connections = self.connections.as_mut().map(|one| one.update(self.processes.as_mut())).transpose()?;
+        let connections =
+            self.connections.as_mut().map(|one| one.update(self.processes.as_mut(), &self.losses)).transpose()?;
         let mut shared = locked(shared);
         if let Some(lost) = lost {
             shared.lost = lost;

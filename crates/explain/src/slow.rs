@@ -5,3 +5,7 @@ pub mod chosen;
 pub mod file;
 pub mod live;
 pub mod record;
+pub mod repetitions;
+mod segments;
+mod socket;
+mod sockets;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use serde::Serialize;
+use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::slow::{
     SLOW_BUCKETS, SLOW_BY_DEVICE, SLOW_EARLY_BY_PEER, SLOW_EARLY_HERE, SLOW_FAST, SLOW_FIRST_BITS, SLOW_HANDSHAKE,
     SLOW_IDLE_BY_PEER, SLOW_IDLE_HERE, SLOW_OWN_WINDOW, SLOW_PEER_WINDOW, SLOW_PROBE, SLOW_QUEUE, SLOW_READ_WAIT,
@@ -11,17 +12,19 @@ use trawl_bpf::layout::slow::{
     SlowTotals,
 };
 use trawl_bpf::process_watch::FrequentPrograms;
-use trawl_bpf::slow_watch::{Results, SlowWatch, frequency};
+use trawl_bpf::slow_watch::{Event, Results, SlowWatch, frequency};
 use trawl_capture::process::{self, ProcessName, ProcessStage, cgroups};
+use trawl_explain::slow::repetitions::{Behind, Repetitions};
 use trawl_plan::options::{ProcessDetail, ProcessPlan};
-use trawl_sys::Result;
+use trawl_sys::{Result, clock};
 
 use crate::counters::NamespaceInterfaces;
+use crate::losses::Losses;
 use crate::processes::Processes;
 use crate::totals::{Totals, UNKNOWN};
 
-/// Time that shows the frequency of the kernel's clock.
-const CLOCK_NS: u64 = 1_000_000_000;
+/// Time that shows the frequency of the kernel's clock: 25 ticks or 30 at the two frequencies that are nearest.
+const CLOCK_NS: u64 = 100_000_000;
 const REPETITIONS: [(&str, usize); 4] =
     [("fast", SLOW_FAST), ("timeout", SLOW_TIMEOUT), ("probe", SLOW_PROBE), ("connect", SLOW_REQUEST)];
 /// Resets: who sends them, and why.
@@ -53,8 +56,7 @@ pub struct ConnectionTotals {
     pub read_wait: Durations,
     /// From the socket to the device.
     pub queue: Durations,
-    /// Repeated segments, by cause.
-    pub retransmissions: BTreeMap<&'static str, u64>,
+    pub retransmissions: Vec<Retransmissions>,
     pub resets: Vec<Resets>,
     /// Time in which data waited, by the reason.
     pub limited_seconds: BTreeMap<&'static str, f64>,
@@ -66,6 +68,15 @@ pub struct Durations {
     pub sum_seconds: f64,
     /// Numbers by length: the first one up to 128 µs, each further one up to twice the length, the last one of the rest.
     pub counts: [u64; SLOW_BUCKETS],
+}
+
+/// Repeated segments of a cause.
+#[derive(Clone, Debug, Serialize)]
+pub struct Retransmissions {
+    pub cause: &'static str,
+    /// The reason of the drop on this host: empty if none is known, `unknown` if one may have been missed.
+    pub drop_reason: String,
+    pub count: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -91,10 +102,46 @@ pub struct Connections {
     names: Option<ProcessStage>,
     /// `None`: the whole machine.
     selected: Option<Vec<NamespaceInterfaces>>,
-    totals: Totals<3, SlowTotals>,
+    totals: Totals<3, Sums>,
+    repetitions: Repetitions,
+    /// Number of drops that could not be noted.
+    drops_missed: u64,
     /// A tick of the kernel's clock, and its time.
     first_tick: (u64, u64),
     hertz: Option<u64>,
+}
+
+/// The sums of a process, and its repetitions by cause and reason of the drop.
+#[derive(Debug)]
+struct Sums {
+    measured: SlowTotals,
+    repeated: BTreeMap<(usize, String), u64>,
+}
+
+impl Sums {
+    /// Returns sums with a count for each cause: Prometheus computes no rate of a first value.
+    fn new() -> Self {
+        let repeated = REPETITIONS.map(|(_, cause)| ((cause, String::new()), 0)).into();
+        Self { measured: SlowTotals::zeroed(), repeated }
+    }
+
+    fn repeat(&mut self, cause: usize, drop_reason: &str, count: u64) {
+        if count > 0 {
+            *self.repeated.entry((cause, drop_reason.to_owned())).or_default() += count;
+        }
+    }
+
+    fn retransmissions(&self) -> Vec<Retransmissions> {
+        let all = REPETITIONS.into_iter().flat_map(|(cause, number)| {
+            let of_cause = self.repeated.iter().filter(move |((one, _), _)| *one == number);
+            of_cause.map(move |((_, drop_reason), count)| Retransmissions {
+                cause,
+                drop_reason: drop_reason.clone(),
+                count: *count,
+            })
+        });
+        all.collect()
+    }
 }
 
 impl Durations {
@@ -123,35 +170,84 @@ impl Connections {
         };
         let counts = watch.counts()?;
         let first_tick = (counts.tick, counts.tick_time);
-        Ok(Self { watch, names, selected, totals: Totals::default(), first_tick, hertz: None })
+        Ok(Self {
+            watch,
+            names,
+            selected,
+            totals: Totals::default(),
+            repetitions: Repetitions::default(),
+            drops_missed: 0,
+            first_tick,
+            hertz: None,
+        })
     }
 
-    /// Adds the measures since the last call, and returns all totals.
-    pub fn update(&mut self, processes: Option<&mut Processes>) -> Result<ConnectionFigures> {
+    /// Returns the programs, whose events have the lost segments that a counter of drops notes.
+    pub fn watch(&self) -> &SlowWatch {
+        &self.watch
+    }
+
+    /// Adds the measures since the last call, and returns all totals. `losses` has noted the drops until now.
+    pub fn update(&mut self, processes: Option<&mut Processes>, losses: &Losses) -> Result<ConnectionFigures> {
         let selected = self.selected.as_ref();
         let chosen: Option<HashSet<u32>> =
             selected.map(|all| all.iter().map(NamespaceInterfaces::number).collect()).transpose()?;
-        let taken = self.watch.take_totals()?;
+        let is_chosen = |netns: u32| chosen.as_ref().is_none_or(|chosen| chosen.contains(&netns));
+        let (taken, events) = (self.watch.take_totals()?, self.watch.events());
+        // A drop is missed before its time is noted, so that the events come first.
+        let counts = self.watch.counts()?;
+        self.note_missed(counts.drop_lost_time, losses);
         let mut names = self.names.as_mut().or(processes.map(Processes::names));
         names.iter_mut().for_each(|names| names.refresh());
-        for (key, totals) in taken {
-            if chosen.as_ref().is_some_and(|chosen| !chosen.contains(&key.netns)) {
-                continue;
-            }
+        let mut named = |process: u32| {
+            let known = names.as_mut().filter(|_| process != 0).map(|names| names.name_of(process));
+            let ProcessName { name, container, pod } = known.unwrap_or_default();
+            [name.unwrap_or(UNKNOWN.to_owned()), container.unwrap_or_default(), pod.unwrap_or_default()]
+        };
+        for (key, totals) in taken.into_iter().filter(|(key, _)| is_chosen(key.netns)) {
             if totals.tick_time.saturating_sub(self.first_tick.1) >= CLOCK_NS {
                 self.hertz = Some(frequency([self.first_tick, (totals.tick, totals.tick_time)]));
             }
-            let known = names.as_mut().filter(|_| key.process != 0).map(|names| names.name_of(key.process));
-            let ProcessName { name, container, pod } = known.unwrap_or_default();
-            let name = name.unwrap_or(UNKNOWN.to_owned());
-            self.totals.of([name, container.unwrap_or_default(), pod.unwrap_or_default()]).add(&totals);
+            let sums = self.totals.of(named(key.process), Sums::new);
+            sums.measured.add(&totals);
+            REPETITIONS.iter().for_each(|(_, cause)| sums.repeat(*cause, UNKNOWN, totals.repetitions[*cause]));
         }
-        let connections = self.totals.all().map(|(name, totals)| self.totals_of(name.clone(), totals)).collect();
-        let lost = self.watch.counts()?.lost_events;
-        Ok(ConnectionFigures { connections, connection_measures_lost: Some(lost) })
+        for event in events {
+            match event {
+                Event::Dropped(drop) => {
+                    self.repetitions.note_drop(&drop, |reason, location| losses.reason(reason, location));
+                }
+                Event::Segment(segment) => {
+                    let reason = match self.repetitions.behind(&segment) {
+                        Behind::Drop(reason) => reason,
+                        Behind::Nothing => "",
+                        Behind::Unknown => UNKNOWN,
+                    };
+                    if is_chosen(segment.ends.netns) {
+                        let sums = self.totals.of(named(segment.process), Sums::new);
+                        sums.repeat(segment.cause as usize, reason, 1);
+                    }
+                }
+                Event::Socket(_) => {}
+            }
+        }
+        self.repetitions.forget_old(clock::monotonic());
+        let connections = self.totals.all().map(|(name, sums)| self.totals_of(name.clone(), sums)).collect();
+        Ok(ConnectionFigures { connections, connection_measures_lost: Some(counts.lost_events) })
     }
 
-    fn totals_of(&self, [process, container, pod]: [String; 3], totals: &SlowTotals) -> ConnectionTotals {
+    /// Notes that drops are not known: the ones without room for their event, and the ones that were not counted.
+    fn note_missed(&mut self, lost_time: u64, losses: &Losses) {
+        self.repetitions.note_missed(lost_time);
+        let missed = losses.missed();
+        if missed != Some(self.drops_missed) {
+            self.drops_missed = missed.unwrap_or_default();
+            self.repetitions.note_missed(clock::monotonic());
+        }
+    }
+
+    fn totals_of(&self, [process, container, pod]: [String; 3], sums: &Sums) -> ConnectionTotals {
+        let totals = &sums.measured;
         let times = |kind: usize| Durations::new(&totals.times[kind]);
         let seconds = |ticks: u64| self.hertz.map_or(0.0, |hertz| ticks as f64 / hertz as f64);
         let resets = RESETS.map(|(who, reason, kind)| Resets { who, reason, count: totals.resets[kind] });
@@ -165,7 +261,7 @@ impl Connections {
             think: times(SLOW_THINK),
             read_wait: times(SLOW_READ_WAIT),
             queue: times(SLOW_QUEUE),
-            retransmissions: REPETITIONS.map(|(cause, kind)| (cause, totals.repetitions[kind])).into(),
+            retransmissions: sums.retransmissions(),
             resets: resets.into(),
             limited_seconds: LIMITS.map(|(by, kind)| (by, seconds(totals.limited[kind]))).into(),
         }

@@ -10,9 +10,11 @@ use trawl_sys::netlink::counters::{self, CounterKey};
 use trawl_sys::netns::{self, Namespace};
 use trawl_view::why::{hook, reason};
 
+use crate::connections::Connections;
 use crate::counters::NamespaceInterfaces;
 use crate::processes::Processes;
 use crate::series::{Labelled, Labels, OTHER, Series};
+use crate::totals::UNKNOWN;
 use crate::{Notice, OnNotice};
 use trawl_explain::why;
 use trawl_explain::why::counted::{Counted, CountedLoss};
@@ -48,15 +50,17 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Begins to count. Drops of processes are counted separately if processes are counted.
+    /// Begins to count. Drops of processes are counted separately if processes are counted, and lost segments are noted
+    /// for the measures of connections.
     pub fn attach(
         selected: Option<Vec<NamespaceInterfaces>>,
         processes: Option<&Processes>,
+        connections: Option<&Connections>,
         on_notice: OnNotice,
         report_counters: &mut dyn FnMut(&why::Notice),
     ) -> Result<Self> {
         let owners = processes.map(Processes::owners);
-        let watch = match DropWatch::attach(owners) {
+        let watch = match DropWatch::attach(owners, connections.map(Connections::watch)) {
             Ok(watch) => {
                 for notice in &watch.notices {
                     on_notice(&Notice::DropsMisjudged { reason: notice.to_string() });
@@ -113,6 +117,17 @@ impl Losses {
         }
         self.lost.drops = self.drops.all();
         Ok(Some(self.lost.clone()))
+    }
+
+    /// Returns the name of a drop's reason.
+    pub fn reason(&self, number: u32, location: u64) -> String {
+        let named = self.watch.as_ref().map(|watch| watch.named(number, location));
+        named.map_or(UNKNOWN.to_owned(), |(name, function)| reason(&name, &function).to_owned())
+    }
+
+    /// Returns the number of drops that were not counted; `None` if none are.
+    pub fn missed(&self) -> Option<u64> {
+        self.watch.as_ref().map(|_| self.lost.drops_missed)
     }
 
     fn add(&mut self, drop: &CountedDrop, packets: u64, processes: Option<&mut Processes>) {

@@ -1,6 +1,7 @@
 //! The traffic of processes since the command began, summed up by their names and containers.
 
 use serde::Serialize;
+use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::process::Traffic;
 use trawl_bpf::process_watch::ProcessWatch;
 use trawl_capture::event::Event;
@@ -62,7 +63,7 @@ impl Processes {
         for (counted, traffic) in self.watch.take(sites.as_ref())? {
             let name = counted.name.unwrap_or(UNKNOWN.to_owned());
             let container = counted.container.unwrap_or_default();
-            self.totals.of([name, container]).add(&traffic);
+            self.totals.of([name, container], Traffic::zeroed).add(&traffic);
         }
         let one = |([process, container], traffic): (&[String; 2], &Traffic)| ProcessTotals {
             process: process.clone(),

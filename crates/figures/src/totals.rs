@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use trawl_bpf::layout::Shared;
-
 use crate::series::OTHER;
 
 /// Maximum number of names: with one more for the others, two metrics and two directions, this makes 1,000 series.
@@ -20,12 +18,12 @@ impl<const PARTS: usize, Sum> Default for Totals<PARTS, Sum> {
     }
 }
 
-impl<const PARTS: usize, Sum: Shared> Totals<PARTS, Sum> {
-    /// Returns the sum of a name; the one of all others if there are too many.
-    pub fn of(&mut self, name: [String; PARTS]) -> &mut Sum {
+impl<const PARTS: usize, Sum> Totals<PARTS, Sum> {
+    /// Returns the sum of a name; the one of all others if there are too many. `empty` begins one.
+    pub fn of(&mut self, name: [String; PARTS], empty: impl FnOnce() -> Sum) -> &mut Sum {
         let others = || std::array::from_fn(|part| if part == 0 { OTHER.to_owned() } else { String::new() });
         let name = if self.0.len() < MOST || self.0.contains_key(&name) { name } else { others() };
-        self.0.entry(name).or_insert_with(Sum::zeroed)
+        self.0.entry(name).or_insert_with(empty)
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&[String; PARTS], &Sum)> {
@@ -36,6 +34,7 @@ impl<const PARTS: usize, Sum: Shared> Totals<PARTS, Sum> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trawl_bpf::layout::Shared as _;
     use trawl_bpf::layout::process::Traffic;
 
     #[test]
@@ -43,7 +42,7 @@ mod tests {
         let mut totals: Totals<2, Traffic> = Totals::default();
         let traffic = Traffic { packets: [1, 2], bytes: [10, 20] };
         for number in 0..2 * MOST {
-            totals.of([format!("p{number}"), String::new()]).add(&traffic);
+            totals.of([format!("p{number}"), String::new()], Traffic::zeroed).add(&traffic);
         }
         assert_eq!(totals.all().count(), MOST + 1);
         let (_, other) = totals.all().find(|(name, _)| name[0] == OTHER).unwrap();

@@ -7,7 +7,7 @@ use trawl_packet::walk::is_before;
 
 const MS: u64 = 1_000_000;
 /// Longest time between a drop and the repetition: Linux waits for 120 s at most.
-const LONGEST_NS: u64 = 130_000 * MS;
+pub const LONGEST_NS: u64 = 130_000 * MS;
 /// A drop may be stamped this much earlier than the same packet's sighting.
 const STAMP_NS: u64 = MS;
 /// A rule drops a packet while it sends the reset that answers it.
@@ -122,7 +122,8 @@ impl Drops {
         at as u32
     }
 
-    fn forget_old(&mut self, now: u64) {
+    /// Forgets the segments that no repetition can follow any more.
+    pub fn forget_old(&mut self, now: u64) {
         if now.saturating_sub(self.searched_ns) < SEARCH_NS {
             return;
         }
@@ -132,6 +133,9 @@ impl Drops {
             !segments.is_empty()
         });
         self.kept = self.flows.values().map(VecDeque::len).sum();
+        if self.flows.is_empty() {
+            self.places.clear();
+        }
     }
 
     /// Returns the number of segments that are not kept any more, or never were: the place of a loss may be unknown.
@@ -141,14 +145,11 @@ impl Drops {
 
     /// Returns the last drop of each place that caused a repetition.
     pub fn find(&mut self, direction: Direction, repetition: &Repetition) -> Vec<Joined<'_>> {
-        let Repetition { time_ns, since_ns, .. } = *repetition;
-        let first = since_ns.unwrap_or(0).max(time_ns.saturating_sub(LONGEST_NS)).saturating_sub(STAMP_NS);
-        let is_cause = |one: &&mut Segment| (first..=time_ns).contains(&one.time_ns) && one.belongs_to(repetition);
         let mut found = Vec::new();
         for (number, place) in self.places.iter().enumerate() {
             let segments = self.flows.get_mut(&(direction, number as u32)).into_iter().flatten();
             let mut last: Option<&Segment> = None;
-            for segment in segments.filter(is_cause) {
+            for segment in segments.filter(|one| one.explains(repetition)) {
                 segment.is_joined = true;
                 if last.is_none_or(|last| last.time_ns <= segment.time_ns) {
                     last = Some(segment);
@@ -157,6 +158,31 @@ impl Drops {
             found.extend(last.map(|one| Joined { place, cause: one.cause }));
         }
         found
+    }
+
+    /// Returns the cause of the drop behind a repetition, of ones that come in the order of time: a drop in the sender's
+    /// namespace, or at another place that does not drop copies, given the first number without an acknowledgement. Each
+    /// drop explains one repetition of its data.
+    pub fn explain(
+        &mut self,
+        direction: Direction,
+        repetition: &Repetition,
+        home: &str,
+        acknowledged: u32,
+    ) -> Option<u32> {
+        let found: Vec<(String, u32)> =
+            self.find(direction, repetition).iter().map(|one| (one.place.to_owned(), one.cause)).collect();
+        let is_loss =
+            |(place, _): &&(String, u32)| place == home || !self.are_copies(direction, place, Some(acknowledged));
+        let cause = found.iter().find(is_loss).map(|(_, cause)| *cause);
+        for number in 0..self.places.len() as u32 {
+            let Some(segments) = self.flows.get_mut(&(direction, number)) else { continue };
+            let due = segments.iter_mut().filter(|one| one.explains(repetition));
+            let rests: Vec<Segment> = due.filter_map(|one| one.cut(repetition)).collect();
+            self.kept += rests.len();
+            segments.extend(rests);
+        }
+        cause
     }
 
     /// Returns true if most of the drops at a place that were acknowledged up to a number were never repeated: they are
@@ -193,10 +219,29 @@ impl Segment {
         !self.is_joined && now.saturating_sub(self.time_ns) <= LONGEST_NS
     }
 
+    /// Returns true if the repetition may be due to the drop.
+    fn explains(&self, repetition: &Repetition) -> bool {
+        let Repetition { time_ns, since_ns, .. } = *repetition;
+        let first = since_ns.unwrap_or(0).max(time_ns.saturating_sub(LONGEST_NS)).saturating_sub(STAMP_NS);
+        (first..=time_ns).contains(&self.time_ns) && self.belongs_to(repetition)
+    }
+
+    /// Removes the repeated part. Returns the part behind it if there is one before it too.
+    fn cut(&mut self, repetition: &Repetition) -> Option<Self> {
+        let rest = Self { from: repetition.to, ..*self };
+        let is_behind = is_before(rest.from, rest.to);
+        if is_before(self.from, repetition.from) {
+            self.to = repetition.from;
+            return is_behind.then_some(rest);
+        }
+        self.from = if is_behind { rest.from } else { self.to };
+        None
+    }
+
     /// Returns true unless the numbers exclude that the repetition contains some of the segment.
     fn belongs_to(&self, repetition: &Repetition) -> bool {
         let Repetition { from, to, acks, .. } = *repetition;
-        let overlaps = is_before(self.from, to) && is_before(from, self.to);
+        let overlaps = self.from != self.to && is_before(self.from, to) && is_before(from, self.to);
         let could_acknowledge =
             |(ack, (lowest, highest)): (u32, (u32, u32))| !is_before(ack, lowest) && !is_before(highest, ack);
         overlaps && self.ack.zip(acks).is_none_or(could_acknowledge)
@@ -312,6 +357,44 @@ mod tests {
         // The sender repeats the first segment alone while nothing is acknowledged.
         assert!(!drops.are_copies(direction(1), "mirror", Some(1000)));
         assert!(!drops.are_copies(direction(2), "mirror", None));
+    }
+
+    #[test]
+    fn drop_explains_one_repetition_of_each_of_its_parts() {
+        let mut drops = Drops::default();
+        drops.add(&dropped(0, 300, SECOND));
+        let mut explain = |from, to, time| drops.explain(direction(1), &repetition(from, to, time), "web", 0);
+        assert_eq!(explain(100, 200, 2 * SECOND), Some(3));
+        assert_eq!(explain(100, 200, 3 * SECOND), None, "it was lost elsewhere then");
+        assert_eq!(explain(250, 300, 3 * SECOND), Some(3));
+        assert_eq!((explain(0, 100, 4 * SECOND), explain(200, 260, 4 * SECOND)), (Some(3), Some(3)));
+        assert_eq!(explain(0, 300, 5 * SECOND), None);
+        drops.add(&Dropped { cause: 5, ..dropped(0, 300, 6 * SECOND) });
+        let later = drops.explain(direction(1), &repetition(0, 300, 7 * SECOND), "web", 0);
+        assert_eq!(later, Some(5), "the repetition was dropped too");
+    }
+
+    #[test]
+    fn copies_are_no_cause_except_at_home() {
+        for (home, cause) in [("mirror", Some(3)), ("host", None)] {
+            let mut drops = Drops::default();
+            (0..10).for_each(|number| drops.add(&Dropped { place: "mirror", ..dropped(100 * number, 100, SECOND) }));
+            assert_eq!(drops.explain(direction(1), &repetition(900, 1000, 2 * SECOND), home, 900), cause);
+        }
+        let mut drops = Drops::default();
+        (0..10).for_each(|number| drops.add(&dropped(100 * number, 100, SECOND)));
+        let first = drops.explain(direction(1), &repetition(900, 1000, 2 * SECOND), "host", 0);
+        assert_eq!(first, Some(3), "nothing has arrived yet");
+    }
+
+    #[test]
+    fn old_segments_are_forgotten() {
+        let mut drops = Drops::default();
+        drops.add(&dropped(0, 100, SECOND));
+        drops.forget_old(100 * SECOND);
+        assert_eq!((drops.kept, drops.places.len()), (1, 1));
+        drops.forget_old(200 * SECOND);
+        assert_eq!((drops.kept, drops.places.len(), drops.left_out()), (0, 0, 0));
     }
 
     #[test]

@@ -71,8 +71,8 @@ fn metrics(address: &str) -> String {
 
 /// Adds up the series of a metric that have all these labels.
 pub fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
-    let of_metric = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
-    let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
+    let is_of_metric = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let chosen = text.lines().filter(is_of_metric).filter(|line| labels.iter().all(|label| line.contains(label)));
     chosen.map(|line| line.rsplit_once(' ').expect("a value").1.parse::<u64>().expect("a number")).sum()
 }
 

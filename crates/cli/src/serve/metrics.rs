@@ -228,7 +228,8 @@ fn connections(figures: &Figures) -> Vec<Metric> {
         owner(one).into_iter().chain(more).collect::<Labels>()
     };
     let repeated = all.iter().flat_map(|one| {
-        one.retransmissions.iter().map(move |(cause, count)| (with(one, &[("cause", cause)]), *count as f64))
+        let labels = move |cause, reason| with(one, &[("cause", cause), ("drop_reason", reason)]);
+        one.retransmissions.iter().map(move |of| (labels(of.cause, of.drop_reason.as_str()), of.count as f64))
     });
     let resets = all.iter().flat_map(|one| {
         let labels = move |who, reason| with(one, &[("who", who), ("reason", reason)]);
@@ -238,7 +239,11 @@ fn connections(figures: &Figures) -> Vec<Metric> {
         .iter()
         .flat_map(|one| one.limited_seconds.iter().map(move |(by, seconds)| (with(one, &[("by", by)]), *seconds)));
     vec![
-        ("retransmissions_total", "Segments that the sockets of processes sent again, by cause.", repeated.collect()),
+        (
+            "retransmissions_total",
+            "Segments that the sockets of processes sent again, by cause and by the drop on this host.",
+            repeated.collect(),
+        ),
         ("resets_total", "Connections of processes that were reset, by who did it and why.", resets.collect()),
         (
             "limited_seconds_total",

@@ -73,6 +73,7 @@ impl TapProgram {
                 map.reuse_fd(*fd).map_err(|e| explained(format!("{}: map {name}", what()), e))?;
             } else if name == DROPPERS_MAP
                 || name == CAPTURE_LOCK
+                || SEGMENT_MAPS.contains(&name.as_str())
                 || !names_processes && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
             {
                 // The instructions that use it are removed below.
@@ -169,6 +170,8 @@ pub const CAPTURE_LOCK: &str = "capture_lock";
 
 /// Name of the map by which the tap at drops learns what dropped a packet.
 pub const DROPPERS_MAP: &str = "latest_drops";
+/// Maps of bpf/slow/events.h, which the measures of connections share with the counter of drops.
+pub const SEGMENT_MAPS: [&str; 3] = ["slow_events", "slow_counts", "slow_senders"];
 /// Maps of bpf/process/owners.h, which the programs that find processes share with the taps.
 pub const OWNERS_MAPS: [&str; 12] = [
     OWNERS_MAP,

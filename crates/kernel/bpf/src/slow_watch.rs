@@ -12,10 +12,10 @@ use trawl_sys::{Error, Result};
 use crate::kernel_types;
 use crate::layout::Shared;
 use crate::layout::slow::{
-    SLOW_CLOSED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowEnds, SlowQuestion, SlowRow, SlowSegment, SlowServerKey,
-    SlowTotals, SlowTotalsKey,
+    SLOW_CLOSED, SLOW_DROPPED, SLOW_LOOK, SlowAnswers, SlowCounts, SlowDropped, SlowEnds, SlowQuestion, SlowRow,
+    SlowSegment, SlowServerKey, SlowTotals, SlowTotalsKey,
 };
-use crate::object::{SLOW, SLOW_TOTALS, explained, quiet_libbpf};
+use crate::object::{SEGMENT_MAPS, SLOW, SLOW_TOTALS, explained, quiet_libbpf};
 use crate::probe::{self, KernelFeature};
 use crate::process_watch::ProcessWatch;
 use crate::table::Table;
@@ -29,8 +29,8 @@ const LOOK: &str = "trawl_slow_look";
 /// their functions; the second needs a tracepoint that Linux has since 6.3.
 const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", READY)];
 const READY: &str = "sk_data_ready";
-/// Size of a ring that stays empty.
-const SMALLEST_RING: u32 = 4096;
+/// Size of the ring for the segments that are dropped and repeated within a second, about 10,000.
+const RING_FOR_TOTALS: u32 = 1 << 20;
 /// Frequencies of the kernel's clock.
 const FREQUENCIES: [u64; 4] = [100, 250, 300, 1000];
 
@@ -63,7 +63,7 @@ pub fn sees_answers() -> bool {
 pub enum Results {
     /// Events about sockets, and the answers of name servers.
     Events,
-    /// Totals of processes.
+    /// Totals of processes, and events about repeated segments.
     Totals,
 }
 
@@ -73,6 +73,8 @@ pub enum Event {
     Socket(Box<SlowRow>),
     /// A segment that was repeated, or was missing.
     Segment(Box<SlowSegment>),
+    /// A segment that the kernel dropped, if a counter of drops notes them.
+    Dropped(Box<SlowDropped>),
 }
 
 type Found = Rc<RefCell<Vec<Event>>>;
@@ -88,7 +90,7 @@ pub struct SlowWatch {
     sees_answers: bool,
     totals: Table,
     _links: Vec<Link>,
-    _object: Object,
+    object: Object,
 }
 
 impl fmt::Debug for SlowWatch {
@@ -105,6 +107,7 @@ fn event(bytes: &[u8]) -> Option<Event> {
     let kind = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     Some(match kind {
         SLOW_LOOK | SLOW_CLOSED => Event::Socket(Box::new(SlowRow::from_bytes(bytes)?)),
+        SLOW_DROPPED => Event::Dropped(Box::new(SlowDropped::from_bytes(bytes)?)),
         _ => Event::Segment(Box::new(SlowSegment::from_bytes(bytes)?)),
     })
 }
@@ -132,7 +135,7 @@ impl SlowWatch {
         if results == Results::Totals {
             open.maps_mut()
                 .filter(|map| map.name() == EVENTS)
-                .try_for_each(|mut map| map.set_max_entries(SMALLEST_RING))
+                .try_for_each(|mut map| map.set_max_entries(RING_FOR_TOTALS))
                 .map_err(fail)?;
         }
         for mut map in open.maps_mut() {
@@ -175,7 +178,7 @@ impl SlowWatch {
             sees_answers: answers.is_some(),
             totals: table(&object, "slow_totals")?,
             _links: links,
-            _object: object,
+            object,
         })
     }
 
@@ -184,6 +187,11 @@ impl SlowWatch {
         // An interrupted call leaves the events for the next one.
         let _ = self.events.consume();
         self.found.take()
+    }
+
+    /// Returns the maps of a counter of drops that notes lost segments as events.
+    pub fn segment_maps(&self) -> Result<Vec<(&'static str, OwnedFd)>> {
+        SEGMENT_MAPS.into_iter().map(|name| Ok((name, descriptor(&self.object, name)?))).collect()
     }
 
     /// Makes events of the measures of all sockets that have something to say.
@@ -200,6 +208,7 @@ impl SlowWatch {
             sum.lost_events += one.lost_events;
             sum.looked_at += one.looked_at;
             sum.waiting += one.waiting;
+            sum.drop_lost_time = sum.drop_lost_time.max(one.drop_lost_time);
             if one.tick_time > sum.tick_time {
                 (sum.tick, sum.tick_time) = (one.tick, one.tick_time);
             }
@@ -235,7 +244,6 @@ impl SlowTotals {
             sum.sum_us += more.sum_us;
             add_each(&mut sum.counts, &more.counts);
         }
-        add_each(&mut self.repetitions, &other.repetitions);
         add_each(&mut self.resets, &other.resets);
         add_each(&mut self.limited, &other.limited);
     }

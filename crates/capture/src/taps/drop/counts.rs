@@ -10,6 +10,7 @@ use trawl_bpf::layout::drop::{CountedDrop as Kind, FREQUENT_DROPS, FirstDrop, Fr
 use trawl_bpf::layout::{Shared, TapConfig, text_in};
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::process_watch::ProcessWatch;
+use trawl_bpf::slow_watch::SlowWatch;
 use trawl_bpf::table::Table;
 use trawl_sys::{Error, Result, errno};
 
@@ -68,14 +69,15 @@ fn fail(error: impl std::fmt::Display) -> Error {
 
 impl DropWatch {
     /// Attaches the program, and starts counting. With `owners`, drops of different processes are counted separately.
-    pub fn attach(owners: Option<&ProcessWatch>) -> Result<Self> {
-        Self::try_attach(owners).map_err(|error| match error.errno() {
+    /// Lost segments are events of `connections`.
+    pub fn attach(owners: Option<&ProcessWatch>, connections: Option<&SlowWatch>) -> Result<Self> {
+        Self::try_attach(owners, connections).map_err(|error| match error.errno() {
             Some(errno::EPERM) => fail(error.why()).fix("this requires root (CAP_BPF and CAP_PERFMON)"),
             _ => error,
         })
     }
 
-    fn try_attach(owners: Option<&ProcessWatch>) -> Result<Self> {
+    fn try_attach(owners: Option<&ProcessWatch>, connections: Option<&SlowWatch>) -> Result<Self> {
         let reasons = Reasons::of_kernel()?;
         let symbols = Symbols::read();
         let receivers = tracepoint(&reasons)?.arguments >= ARGUMENTS_WITH_RECEIVER;
@@ -83,9 +85,15 @@ impl DropWatch {
         let mut settings = settings(&[], &[], &asked, &[], &reasons)?;
         let notices = find_functions(&mut settings, &reasons, &symbols);
         let settings = settings_map(&settings)?;
-        let config = TapConfig { names_receiver: u32::from(receivers), ..TapConfig::zeroed() };
+        let config = TapConfig {
+            names_receiver: u32::from(receivers),
+            notes_segments: u32::from(connections.is_some()),
+            ..TapConfig::zeroed()
+        };
+        let of_segments = connections.map(SlowWatch::segment_maps).transpose()?.unwrap_or_default();
         let mut maps = vec![("drop_settings", settings.as_fd())];
         maps.extend(owners.iter().flat_map(|owners| owners.maps()));
+        maps.extend(of_segments.iter().map(|(name, map)| (*name, map.as_fd())));
         let program = (object::DROP_COUNTS, "trawl_lost");
         let (_, ready, (program, links)) = load_at_drops(program, &config, &maps, None)?;
         let table = |name| table(&ready, name);
@@ -144,6 +152,11 @@ impl DropWatch {
         taken.push((None, others - self.seen_others));
         self.seen_others = others;
         Ok(taken)
+    }
+
+    /// Returns the kernel's name of a reason, and the function with this address.
+    pub fn named(&self, reason: u32, location: u64) -> (String, String) {
+        (self.reasons.name(reason).into_owned(), text::function(&self.symbols, location))
     }
 
     /// Returns the number of drops since the last call that were not counted, because they happened within another one.
