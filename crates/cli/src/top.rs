@@ -3,13 +3,14 @@
 mod view;
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_capture::traffic::{TrafficWatch, cgroups};
+use trawl_explain::slow::worst::{SocketFinding, Worst};
 use trawl_figures::counters::{self, ProgramCounters, RuleCounters, Softnet};
 use trawl_figures::rates::{self, TrafficRates};
 use trawl_figures::redirects::{self, RedirectRates, Redirects};
@@ -33,7 +34,7 @@ use trawl_source::live::{self, LiveOptions, Viewer};
 /// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, w processes and
+/// and flows. A line names the worst connection, if one is slow by the verdicts of trawl slow. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, w processes and
 /// containers, / filters, p pauses, the arrows scroll, h shows help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -80,6 +81,9 @@ pub struct Frame {
     /// Counts of the XDP tracepoints for the whole machine; absent without the right to watch them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirects: Option<Vec<RedirectRates>>,
+    /// The most important verdict about connections; absent if there is none, or no connection can be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst_connection: Option<SocketFinding>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
     /// The traffic of processes; absent while their page is not shown.
@@ -148,6 +152,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     {
         return Err(error);
     }
+    // A kernel that refuses the programs, and a user without rights, have no verdicts about connections.
+    let namespaces = selected.iter().map(NamespaceInterfaces::number).collect::<Result<HashSet<u32>>>()?;
+    let worst = Worst::attach(namespaces).ok();
     let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
     let mut top = Top {
         selected,
@@ -160,6 +167,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         history: VecDeque::new(),
         failed: None,
         redirects: redirects.ok(),
+        worst,
         cgroups: cgroups(),
         traffic: None,
         args: &args,
@@ -177,13 +185,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         privileges.confine()?;
         let keys = std::io::stdin();
         while top.idle() {
-            let until_frame = (top.since + args.interval).saturating_duration_since(Instant::now());
+            let until_due = top.next().saturating_duration_since(Instant::now());
             let mut wakes = vec![signals.as_fd()];
             // Processes are described while they run.
             let watch = top.traffic.as_ref().and_then(|watch| watch.as_ref().ok());
             wakes.extend(watch.map(|watch| watch.owners().as_fd()));
             wakes.extend(top.has_keyboard().then(|| keys.as_fd()));
-            events::wait(&wakes, until_frame)?;
+            events::wait(&wakes, until_due)?;
             if signals.next().is_some() {
                 break;
             }
@@ -219,6 +227,7 @@ struct Top<'a> {
     history: VecDeque<u64>,
     failed: Option<Error>,
     redirects: Option<Redirects>,
+    worst: Option<Worst>,
     /// The root of the cgroups, opened at the start: a confined process may not open it.
     cgroups: Result<Root>,
     /// The programs that count the packets of processes, attached while their page is shown.
@@ -240,10 +249,12 @@ impl Viewer for Top<'_> {
         if let Some(Ok(watch)) = &mut self.traffic {
             watch.refresh();
         }
-        if self.since.elapsed() < self.args.interval {
-            return true;
-        }
-        match self.show_frame() {
+        let is_shown = match self.look() {
+            Ok(()) if self.since.elapsed() < self.args.interval => return true,
+            Ok(()) => self.show_frame(),
+            Err(error) => Err(error),
+        };
+        match is_shown {
             Ok(is_read) => is_read && !self.args.once,
             Err(error) => {
                 self.failed = Some(error);
@@ -257,7 +268,7 @@ impl Viewer for Top<'_> {
     }
 
     fn due(&self) -> Option<Instant> {
-        Some(self.since + self.args.interval)
+        Some(self.next())
     }
 
     fn has_keyboard(&self) -> bool {
@@ -270,6 +281,21 @@ impl Viewer for Top<'_> {
 }
 
 impl Top<'_> {
+    /// Returns the time of the next frame or look at connections.
+    fn next(&self) -> Instant {
+        let frame = self.since + self.args.interval;
+        self.worst.as_ref().map_or(frame, |worst| frame.min(worst.due()))
+    }
+
+    /// Looks at the connections if it is time, or for the only frame.
+    fn look(&mut self) -> Result<()> {
+        let is_last = self.args.once && self.since.elapsed() >= self.args.interval;
+        match &mut self.worst {
+            Some(worst) if is_last || worst.due() <= Instant::now() => worst.look(),
+            _ => Ok(()),
+        }
+    }
+
     /// Handles typed keys; returns true to end the view.
     fn handle_keys(&mut self) -> bool {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
@@ -291,6 +317,7 @@ impl Top<'_> {
             order.fill(captured, &self.statistics, self.args.top);
         }
         frame.redirects = self.redirects.as_mut().map(|redirects| redirects.update(seconds));
+        frame.worst_connection = self.worst.as_ref().and_then(Worst::found).cloned();
         match self.traffic(seconds) {
             Some(Ok(rates)) => frame.traffic = Some(rates),
             Some(Err(error)) => frame.no_traffic = Some(error.to_string()),

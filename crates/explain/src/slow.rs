@@ -9,3 +9,4 @@ pub mod repetitions;
 mod segments;
 mod socket;
 mod sockets;
+pub mod worst;

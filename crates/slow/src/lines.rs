@@ -29,6 +29,12 @@ impl Line {
         self.verdict.share.unwrap_or(1.0) * self.connections as f64
     }
 
+    /// Returns all of it in one line, the most important first.
+    pub fn brief(&self) -> String {
+        let share = self.verdict.share.map_or(String::new(), |_| format!(", {}", self.share()));
+        format!("{} {}: {}{share}; {}", self.who, self.peer_and_count(), self.why, self.evidence)
+    }
+
     fn peer_and_count(&self) -> String {
         match self.connections {
             0 | 1 => self.peer.clone(),

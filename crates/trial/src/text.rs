@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 use std::iter::once;
 
+use trawl_view::text::cut;
+
 use crate::report::{Example, Group, PathTiming, Report, Timing, VerdictCount};
 use crate::wording::{self, count};
 
@@ -47,7 +49,8 @@ fn times(out: &mut String, timing: &Timing) {
         });
         let PathTiming { packets, ns, verdict, .. } = path;
         let method = wording::method(path.method);
-        let _ = writeln!(out, "{}", cut(&format!("{packets:>10}{ns:>9.1}{old}  {method:<11}  {verdict}{end}")));
+        let _ =
+            writeln!(out, "{}", cut(&format!("{packets:>10}{ns:>9.1}{old}  {method:<11}  {verdict}{end}"), COLUMNS));
     }
     let more = timing.paths.len().saturating_sub(SHOWN_PATHS);
     if more > 0 {
@@ -99,16 +102,16 @@ fn group(out: &mut String, number: usize, group: &Group) {
     let places: Vec<(String, String)> = places.collect();
     let width = places.iter().map(|(place, _)| place.chars().count()).max().unwrap_or_default();
     for (place, source) in &places {
-        let _ = writeln!(out, "{}", cut(format!("   {place:<width$}  {source}").trim_end()));
+        let _ = writeln!(out, "{}", cut(format!("   {place:<width$}  {source}").trim_end(), COLUMNS));
     }
-    let _ = writeln!(out, "{}", cut(&format!("   {}", wording::example(example))));
+    let _ = writeln!(out, "{}", cut(&format!("   {}", wording::example(example)), COLUMNS));
     if let Some(doubt) = wording::doubt(example) {
         let _ = writeln!(out, "   {doubt}");
     }
 }
 
 fn sentences(report: &Report) -> Vec<String> {
-    let maps = report.maps.iter().map(|map| cut(&wording::map(map)));
+    let maps = report.maps.iter().map(|map| cut(&wording::map(map), COLUMNS));
     let coverage = report.coverage.as_ref().map(|coverage| {
         let blocks = wording::share(coverage.blocks, "blocks");
         let edges = wording::share(coverage.edges, "edges");
@@ -131,13 +134,6 @@ fn sentences(report: &Report) -> Vec<String> {
 /// Returns source text without indentation and with single spaces.
 fn one_line(source: &str) -> String {
     source.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn cut(line: &str) -> String {
-    if line.chars().count() <= COLUMNS {
-        return line.to_owned();
-    }
-    line.chars().take(COLUMNS - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,14 @@ pub fn count(number: impl Into<u64>, name: &str) -> String {
     }
 }
 
+/// Returns the beginning of a line that is longer than this.
+pub fn cut(line: &str, columns: usize) -> String {
+    match line.char_indices().nth(columns) {
+        Some(_) => line.chars().take(columns - 1).chain(['…']).collect(),
+        None => line.to_owned(),
+    }
+}
+
 /// Escapes characters that control a terminal, except line ends and tabs, in a form that JSON also uses: `\u001b`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| controls_terminal(letter) && !matches!(letter, '\n' | '\t'))
@@ -46,6 +54,11 @@ fn escaped(text: &str, must_escape: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_line_is_cut() {
+        assert_eq!((cut("→→→→", 4), cut("→→→→→", 4)), ("→→→→".to_owned(), "→→→…".to_owned()));
+    }
 
     #[test]
     fn characters_that_steer_a_terminal_are_escaped() {

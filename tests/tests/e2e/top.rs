@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use trawl_lab::Station;
@@ -12,7 +13,9 @@ use trawl_sys::netns::run_in;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
 use trawl_tests::programs::object_file;
+use trawl_tests::stage::Stage;
 use trawl_tests::tmux::Tmux;
+use trawl_tests::traffic::converse;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Lab, LineLab, Running, args, binary, frames, skip, tools_or_skip, trawl, wait_until};
@@ -70,6 +73,47 @@ fn top_in_a_terminal_obeys_its_keys() {
     }
     tmux.run(&["send-keys", "q"]);
     tmux.wait_shows("the end");
+}
+
+/// Returns the frames of the client's namespace while the server thinks so long before each answer, and of two looks more.
+fn frames_during(stage: &Stage, think: u64, options: &[&str]) -> String {
+    let all = args!("top --netns {} --interval 500ms", stage.client.name);
+    let top = Running::start(&[&all[..], options].concat(), "");
+    let frames = || top.shown().matches("softnet").count();
+    wait_until("the measures", || frames() > 0);
+    let ends = stage
+        .servers()
+        .map(|server| converse(stage.connect(server), 5, Duration::from_millis(think), Duration::from_millis(20)));
+    let before = frames();
+    wait_until("two looks", || frames() >= before + 5);
+    let done = top.stop();
+    drop(ends);
+    done.stdout
+}
+
+/// A server that answers slowly is the worst connection of its client, in a line of 80 columns at most. Nothing is said of
+/// connections whose server answers at once.
+#[test]
+fn top_shows_the_worst_connection() {
+    let Some(stage) = Stage::open() else { return };
+    let last = |think| -> Value {
+        let text = frames_during(&stage, think, &["--json"]);
+        serde_json::from_str(text.lines().next_back().expect("a frame")).expect("JSON")
+    };
+    let found = last(200)["worst_connection"].clone();
+    assert!(found["cause"] == "slow_answer" && found["by"] == "server" && found["side"] == "client", "{found}");
+    assert!(found["pid"] == std::process::id() && found["answers"] == 5 && found["connections"] == 1, "{found}");
+    // The connection is idle after the last answer.
+    assert!(found["share"].as_f64().is_some_and(|share| share > 0.1), "{found}");
+    let healthy = last(0);
+    assert!(healthy["worst_connection"].is_null() && healthy["seconds"].is_number(), "{healthy}");
+    let text = frames_during(&stage, 200, &[]);
+    let line = text.lines().rfind(|line| line.starts_with("slow: ")).unwrap_or_else(|| panic!("{text}"));
+    let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    let begins = format!("slow: {}[{}] ", name.trim(), std::process::id());
+    assert!(line.starts_with(&begins) && line.contains("peer answers slowly"), "{line}");
+    assert!(line.chars().count() <= 80, "{line}");
+    assert!(!frames_during(&stage, 0, &[]).contains("\nslow: "));
 }
 
 /// One key sorts the tables of flows and protocols as well as the table of interfaces.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use trawl_sys::Result;
 use trawl_view::stat::plot;
+use trawl_view::text::cut;
 use trawl_view::{columns, table};
 
 use super::{Captured, Frame, Order, ProgramRates, Rates, redirects};
@@ -29,6 +30,8 @@ pub(super) struct Shown {
 }
 
 const HISTORY_WIDTH: usize = 60;
+/// Width of a usual terminal, in which the verdict about a connection fits.
+const WIDTH: usize = 80;
 
 pub(super) fn text(frame: &Frame, history: &[u64], shown: &Shown) -> String {
     match (shown.page, &frame.redirects, &frame.traffic) {
@@ -56,6 +59,9 @@ fn overview(frame: &Frame, history: &[u64], shown: &Shown) -> String {
         softnet.processed, softnet.dropped, softnet.time_squeezed
     );
     let _ = writeln!(out, "dropped: {}", drops(frame));
+    if let Some(worst) = &frame.worst_connection {
+        let _ = writeln!(out, "{}", cut(&format!("slow: {}", worst.line.brief()), WIDTH));
+    }
     if !frame.xdp_programs.is_empty() {
         let programs = frame.xdp_programs.iter().filter(|one| wanted(&one.name) || wanted(&one.interface));
         let _ = write!(out, "\n{}", table::text(ProgramRates::COLUMNS, programs));

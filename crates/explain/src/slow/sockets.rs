@@ -97,6 +97,10 @@ impl Sockets {
         })
     }
 
+    pub fn watch(&self) -> &SlowWatch {
+        &self.watch
+    }
+
     /// Returns the name of a namespace, or its number.
     pub fn namespace(&self, number: u32) -> String {
         self.namespaces.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
@@ -153,6 +157,16 @@ impl Sockets {
         }
         self.kept += 1;
         self.segments.entry(ends_of(&segment.ends)).or_default().push(*segment);
+    }
+
+    /// Forgets the sockets that have said nothing since this time, and their segments.
+    pub fn forget_before(&mut self, time_ns: u64) {
+        self.rows.retain(|_, row| row.time >= time_ns);
+        self.queues.retain(|cookie, _| self.rows.contains_key(cookie));
+        let open: HashSet<Ends> = self.rows.values().map(|row| ends_of(&row.ends)).collect();
+        let is_new = |segments: &[SlowSegment]| segments.iter().any(|one| one.time >= time_ns);
+        self.segments.retain(|ends, segments| open.contains(ends) || is_new(segments));
+        self.kept = self.segments.values().map(Vec::len).sum();
     }
 
     /// Returns the number of events that found no room.
