@@ -34,8 +34,9 @@ use trawl_source::live::{self, LiveOptions, Viewer};
 /// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. A line names the worst connection, if one is slow by the verdicts of trawl slow. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, w processes and
-/// containers, / filters, p pauses, the arrows scroll, h shows help, q ends it.
+/// and flows. A line names the worst connection, if one is slow by the verdicts of trawl slow. Keys: s changes the order
+/// of all tables, r reverses it, x shows redirects and exceptions, w processes and containers, / filters, p pauses, the
+/// arrows scroll, h shows help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
@@ -152,10 +153,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     {
         return Err(error);
     }
-    // A kernel that refuses the programs, and a user without rights, have no verdicts about connections.
-    let namespaces = selected.iter().map(NamespaceInterfaces::number).collect::<Result<HashSet<u32>>>()?;
-    let worst = Worst::attach(namespaces).ok();
     let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
+    // The measures take time to begin, and one short frame has no verdict.
+    let has_verdicts = (wants_screen || args.page == Page::Overview) && (!args.once || args.interval >= SHORTEST_LOOK);
+    let namespaces = selected.iter().map(NamespaceInterfaces::number).collect::<Result<HashSet<u32>>>()?;
+    // A kernel that refuses the programs, and a user without rights, have no verdicts.
+    let worst = has_verdicts.then(|| Worst::attach(namespaces).ok()).flatten();
     let mut top = Top {
         selected,
         before: Counters::default(),
@@ -234,6 +237,8 @@ struct Top<'a> {
     traffic: Option<Result<TrafficWatch>>,
 }
 
+/// Shortest duration of a single frame with a verdict about connections.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 /// Number of frames in the history.
 const HISTORY: usize = 240;
 
@@ -287,11 +292,10 @@ impl Top<'_> {
         self.worst.as_ref().map_or(frame, |worst| frame.min(worst.due()))
     }
 
-    /// Looks at the connections if it is time, or for the only frame.
+    /// Looks at the connections if it is time.
     fn look(&mut self) -> Result<()> {
-        let is_last = self.args.once && self.since.elapsed() >= self.args.interval;
         match &mut self.worst {
-            Some(worst) if is_last || worst.due() <= Instant::now() => worst.look(),
+            Some(worst) if worst.due() <= Instant::now() => worst.look(),
             _ => Ok(()),
         }
     }
