@@ -50,8 +50,6 @@ static const struct slow_totals no_totals = {};
 /* Segments on their way from which a round trip includes queues, and no delay of the receiver's acknowledgement. */
 #define LOADED_SEGMENTS 4
 #define DNS_PORT 53
-/* The kernel's shortest round trip before the first one. */
-#define NO_ROUND_TRIP 0xffffffff
 /* A step of TCP's time stamps. */
 #define STAMP_STEP_US 1000
 #define DNS_ANSWER 0x80
@@ -374,16 +372,14 @@ static __always_inline __u32 filled_by(const struct slow_socket *measures, const
 {
 	__u32 stamp = stamp_of(buffer), shortest_us = tcp->rtt_min.s[0].v, since_us;
 
-	if (stamp) {
-		if (stamp != measures->gap_stamp)
-			return is_before(stamp, measures->gap_stamp) ? 0 : SLOW_MISSING;
+	if (stamp && stamp != measures->gap_stamp)
+		return is_before(stamp, measures->gap_stamp) ? 0 : SLOW_MISSING;
+	if (stamp)
 		since_us = (stamp - measures->gap_begin + 1) * STAMP_STEP_US;
-	} else {
+	else
 		since_us = microseconds_now() - measures->gap_begin;
-	}
-	if (shortest_us < STAMP_STEP_US || shortest_us == NO_ROUND_TRIP)
-		return SLOW_UNCLEAR;
-	return since_us <= shortest_us ? 0 : SLOW_MISSING;
+	/* Of the peer's round trips, a receiver knows the one of the handshake alone. */
+	return shortest_us >= STAMP_STEP_US && since_us > shortest_us ? SLOW_MISSING : SLOW_UNCLEAR;
 }
 
 /* Handles data that is out of order, or that fills a gap. */
@@ -769,7 +765,7 @@ static __always_inline bool has_something_to_say(const struct sock *socket, cons
 		return true;
 	if (measures->full > measures->acks / 4 || measures->turns_us >= SAYS_TURNS_US)
 		return true;
-	if (tcp->rtt_min.s[0].v >= SAYS_ROUND_TRIP_US && tcp->rtt_min.s[0].v != NO_ROUND_TRIP)
+	if (tcp->rtt_min.s[0].v >= SAYS_ROUND_TRIP_US && tcp->rtt_min.s[0].v != ~0u)
 		return true;
 	return has_delays(measures->round_trips) || has_delays(measures->queue);
 }
