@@ -16,6 +16,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define FIRST_DEVICE 1
 /* Number of innermost functions to skip, because they run this program. */
 #define STACK_OWN 3
+#define IPV6_HEADER 40
 
 /* Counts of frequent kinds. Each place belongs to the first kind on that CPU whose hash selects it. */
 struct {
@@ -142,36 +143,45 @@ static __always_inline void count_lost_drop(void)
 	count->drop_lost_time = bpf_ktime_get_ns();
 }
 
-/* Notes a lost segment if a measured socket may have sent it. The packet has this many bytes from its IP header on. */
-static __noinline void note_segment(const void *network, __u32 length, const struct counted_drop *kind)
+/* Returns the length of the IP header of a segment that a measured socket may have sent; else 0. The functions for segments
+ * are two, because little stack is left. */
+static __noinline __u32 header_of_segment(const void *network)
 {
-	__u32 source[4] = {}, target[4] = {}, header, whole;
-	struct slow_dropped *event;
-	struct tcp_start tcp;
-	__u8 ip[12], *mark;
+	__u32 source[4] = {};
+	__u8 ip[10], *mark;
+	bool is_four;
 
 	if (bpf_probe_read_kernel(ip, sizeof(ip), network))
-		return;
-	if (ip[0] >> 4 == 4) {
-		header = (ip[0] & 15) * 4;
-		whole = ip[2] << 8 | ip[3];
-		if (ip[9] != IPPROTO_TCP || (ip[6] << 8 | ip[7]) & IPV4_OFFSET)
-			return;
-	} else {
-		header = 40;
-		whole = ip[4] << 8 | ip[5];
-		whole += whole ? header : 0;
-		if (ip[6] != IPPROTO_TCP)
-			return;
-	}
-	if (!read_addresses(network, ip[0] >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6), source, target))
-		return;
+		return 0;
+	is_four = ip[0] >> 4 == 4;
+	if (ip[is_four ? 9 : 6] != IPPROTO_TCP || (is_four && (ip[6] << 8 | ip[7]) & IPV4_OFFSET))
+		return 0;
+	if (!read_address(network, is_four, false, source))
+		return 0;
 	mark = mark_of_sender(source);
-	if (!mark || !*mark || bpf_probe_read_kernel(&tcp, sizeof(tcp), network + header))
+	if (!mark || !*mark)
+		return 0;
+	return is_four ? (ip[0] & 15) * 4 : IPV6_HEADER;
+}
+
+/* Notes a lost segment, which has this many bytes from its IP header on. */
+static __noinline void note_segment(const void *network, __u32 header, __u32 length, const struct counted_drop *kind)
+{
+	struct slow_dropped *event;
+	struct tcp_start tcp;
+	bool is_four;
+	__u32 whole;
+	__u8 ip[6];
+
+	if (bpf_probe_read_kernel(ip, sizeof(ip), network) || bpf_probe_read_kernel(&tcp, sizeof(tcp), network + header))
 		return;
-	/* The headers of very large packets do not have their length. */
-	if (whole && whole < length)
-		length = whole;
+	is_four = ip[0] >> 4 == 4;
+	whole = is_four ? ip[2] << 8 | ip[3] : ip[4] << 8 | ip[5];
+	/* Zero stands for the length of a very large packet. */
+	if (whole) {
+		whole += is_four ? 0 : IPV6_HEADER;
+		length = whole < length ? whole : length;
+	}
 	length += !!(tcp.flags & TCP_SYN) + !!(tcp.flags & TCP_FIN);
 	header += (tcp.length >> 4) * 4;
 	if (length <= header)
@@ -181,6 +191,7 @@ static __noinline void note_segment(const void *network, __u32 length, const str
 		count_lost_drop();
 		return;
 	}
+	__builtin_memset(event, 0, sizeof(*event));
 	event->kind = SLOW_DROPPED;
 	event->from = bpf_ntohl(tcp.seq);
 	event->to = event->from + length - header;
@@ -189,19 +200,18 @@ static __noinline void note_segment(const void *network, __u32 length, const str
 	event->time = bpf_ktime_get_ns();
 	event->location = kind->location;
 	event->reason = kind->reason;
-	__builtin_memcpy(event->ends.local, source, sizeof(source));
-	__builtin_memcpy(event->ends.remote, target, sizeof(target));
+	read_address(network, is_four, false, event->ends.local);
+	read_address(network, is_four, true, event->ends.remote);
 	event->ends.local_port = bpf_ntohs(tcp.source);
 	event->ends.remote_port = bpf_ntohs(tcp.target);
 	event->ends.netns = kind->netns;
-	event->ends.padding = 0;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_process)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
-	__u32 zero = 0, device_kind = DEVICE_UNKNOWN, protocol, place;
+	__u32 zero = 0, device_kind = DEVICE_UNKNOWN, protocol, place, header;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
 	struct counted_drop kind = { .location = arguments[1], .reason = arguments[2] };
 	struct net_device *device;
@@ -229,7 +239,9 @@ static __always_inline int count_drop(__u64 *arguments, bool typed, bool names_p
 	kind.ifindex = note.ifindex;
 	if (CONFIG(notes_segments)) {
 		network = GET(typed, buffer, head) + GET(typed, buffer, network_header);
-		note_segment(network, GET(typed, buffer, len) + (GET(typed, buffer, data) - network), &kind);
+		header = header_of_segment(network);
+		if (header)
+			note_segment(network, header, GET(typed, buffer, len) + (GET(typed, buffer, data) - network), &kind);
 	}
 	if (names_process)
 		kind.process = process_of_socket(socket, typed);

@@ -6,7 +6,6 @@
 
 #include <stdbool.h>
 #include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "include/slow.h"
@@ -61,24 +60,13 @@ static __always_inline __u8 *mark_of_sender(const __u32 *address)
 	return senders ? &senders->marks[sum * 0x9e3779b1u >> (32 - SENDER_BITS)] : NULL;
 }
 
-/* Reads the addresses of a packet, given its IP header and the protocol of its frame. */
-static __always_inline bool read_addresses(const void *network, __be16 protocol, __u32 *source, __u32 *target)
+/* Reads an address of a packet, given its IP header. The other words of an IPv4 address have to be zero. */
+static __always_inline bool read_address(const void *network, bool is_four, bool is_target, __u32 *address)
 {
-	__u32 both[8];
-
-	if (protocol == bpf_htons(ETH_P_IP)) {
-		source[2] = target[2] = bpf_htonl(0xffff);
-		if (bpf_probe_read_kernel(both, 8, network + 12))
-			return false;
-		source[3] = both[0];
-		target[3] = both[1];
-		return true;
-	}
-	if (protocol != bpf_htons(ETH_P_IPV6) || bpf_probe_read_kernel(both, sizeof(both), network + 8))
-		return false;
-	__builtin_memcpy(source, both, 16);
-	__builtin_memcpy(target, both + 4, 16);
-	return true;
+	if (!is_four)
+		return !bpf_probe_read_kernel(address, 16, network + (is_target ? 24 : 8));
+	address[2] = bpf_htonl(0xffff);
+	return !bpf_probe_read_kernel(&address[3], 4, network + (is_target ? 16 : 12));
 }
 
 #endif

@@ -168,6 +168,8 @@ struct task_struct {
 #define IPV6 10
 #define TCP 6
 #define UDP 17
+#define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_IPV6 0x86dd
 
 #define STATE_ESTABLISHED 1
 #define STATE_SYN_SENT 2

@@ -357,7 +357,7 @@ static __always_inline __u32 stamp_of(const struct sk_buff *buffer)
 
 static __always_inline __u8 time_to_live(const struct sk_buff *buffer)
 {
-	__u32 at = buffer->protocol == bpf_htons(ETH_P_IPV6) ? 7 : 8;
+	__u32 at = buffer->protocol == bpf_htons(ETHERTYPE_IPV6) ? 7 : 8;
 	__u8 ttl = 0;
 
 	bpf_probe_read_kernel(&ttl, sizeof(ttl), buffer->head + buffer->network_header + at);
@@ -601,6 +601,16 @@ struct udp_start {
 	__u8 flags;
 };
 
+static __always_inline bool read_addresses(const struct sk_buff *buffer, __u32 *source, __u32 *target)
+{
+	const void *network = buffer->head + buffer->network_header;
+	bool is_four = buffer->protocol == bpf_htons(ETHERTYPE_IPV4);
+
+	if (!is_four && buffer->protocol != bpf_htons(ETHERTYPE_IPV6))
+		return false;
+	return read_address(network, is_four, false, source) && read_address(network, is_four, true, target);
+}
+
 static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 {
 	struct slow_server_key key = {};
@@ -613,7 +623,7 @@ static __noinline void asked(struct sock *socket, const struct sk_buff *buffer)
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.to != bpf_htons(DNS_PORT) || start.flags & DNS_ANSWER)
 		return;
-	if (!read_addresses(buffer->head + buffer->network_header, buffer->protocol, ends.local, ends.remote))
+	if (!read_addresses(buffer, ends.local, ends.remote))
 		return;
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
 	question.time = bpf_ktime_get_ns();
@@ -666,7 +676,7 @@ static __noinline void answered(const struct sock *socket, const struct sk_buff 
 	if (bpf_probe_read_kernel(&start, sizeof(start), buffer->head + buffer->transport_header) ||
 	    start.from != bpf_htons(DNS_PORT) || !(start.flags & DNS_ANSWER))
 		return;
-	if (!read_addresses(buffer->head + buffer->network_header, buffer->protocol, ends.remote, ends.local))
+	if (!read_addresses(buffer, ends.remote, ends.local))
 		return;
 	ends.local_port = bpf_ntohs(start.to);
 	ends.remote_port = start.number;

@@ -240,7 +240,7 @@ fn resets_are_metrics_by_who_and_why() {
     running.stop();
 }
 
-/// The sender waits for room in the buffer that its process has chosen, for most of the time. With the kernel's choice it
+/// The sender waits for room in the buffer that its process has chosen, for much of the time. With the kernel's choice it
 /// does not.
 #[test]
 fn small_send_buffer_is_a_metric() {
@@ -270,7 +270,7 @@ fn small_send_buffer_is_a_metric() {
     for server in stage.servers() {
         let (took, waited, _ends) = send(server, Some(16 << 10));
         assert_eq!(connection_values(&stage.client, "tb"), [f64::from(32 << 10)]);
-        assert!(took > 1.0 && (took / 2.0..=took).contains(&waited), "{waited} s of {took} s");
+        assert!(took > 0.5 && (took / 4.0..=took).contains(&waited), "{waited} s of {took} s");
     }
     let (took, waited, _ends) = send(stage.servers()[0], None);
     assert!(waited == 0.0, "{waited} s of {took} s");
