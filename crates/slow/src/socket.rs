@@ -16,6 +16,8 @@ const TIMEOUT_NS: u64 = 200 * MS;
 const SAMPLES: u64 = 20;
 const FULL_PART: f64 = 0.5;
 const FULL_ROUND_TRIP_NS: u64 = MS;
+/// Part of the segments that the sender repeats without need. Processors of a host overtake each other now and then.
+const REORDERED_PART: f64 = 0.005;
 /// Part of the time of answers in which the thread has waited for a CPU.
 const WAITING_PART: f64 = 0.5;
 /// Part of the round trip's delay that the queue of this host has.
@@ -247,9 +249,10 @@ fn path(of: &Socket) -> Option<Verdict> {
     }
     // A needless repetition after a silence is due to a lost acknowledgement, or to a delayed one.
     let is_needless = needless.saturating_sub(timeouts + probes);
-    // One repetition of dozens of segments is one event: processors of a host overtake each other now and then.
-    let is_reordered = judge::is_frequent(is_needless.min(of.sent.fast), segments) && is_needless >= lost
-        || judge::is_frequent(late, segments) && late > lost;
+    // One repetition of dozens of segments is one event.
+    let reordered = is_needless.min(of.sent.fast);
+    let is_often = judge::is_frequent(reordered, 0) && reordered as f64 >= REORDERED_PART * segments as f64;
+    let is_reordered = is_often && is_needless >= lost || judge::is_frequent(late, segments) && late > lost;
     if is_reordered {
         let cause = Cause::Reordering { of: of.side, needless, out_of_order: late, segments };
         return Some(verdict(cause, Level::Likely, None));
@@ -415,7 +418,7 @@ mod tests {
             ["reordering on the path"]
         );
         let joined = |one: &mut Socket| {
-            (one.sent.fast, one.sent.repeated, one.sent.needless, one.sent.segments) = (6, 224, 224, 23_722);
+            (one.sent.fast, one.sent.repeated, one.sent.needless, one.sent.segments) = (14, 271, 271, 12_030);
         };
         assert_eq!(causes(joined), NOTHING, "few packets of many segments");
         let again = |count| {
