@@ -19,7 +19,7 @@ pub use freeze::{Freezer, remove_unfinished};
 pub use log::{Command, Order, Record};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal, Role};
-pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent, Rights};
+pub use report::{CaptureReport, Counts, HostEvent, HostReport, IncidentPhase, IncidentReport, Phase, Rights};
 pub use running::{Place, Push, Refused, Running};
 pub use source::{News, Source};
 pub use states::{End as CaptureEnd, Request, State};

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::session::{self, Ended};
 use trawl_capture::subject::Subject;
 use trawl_explain::slow::chosen::Chosen;
 use trawl_explain::slow::file;
-use trawl_explain::slow::live::{Live, SocketReport};
+use trawl_explain::slow::live::{Audience, Live, News, SocketFinding, SocketReport};
 use trawl_explain::slow::record::Draft;
 use trawl_explain::why::watching_drops;
 use trawl_pipeline::Writer;
@@ -19,7 +20,7 @@ use trawl_plan::sources::Sources;
 use trawl_plan::{CapturePlan, TapChoice};
 use trawl_sink::one_file;
 use trawl_source::{Input, file_filter};
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, clock};
 
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
 use crate::capture::progress::end_command;
@@ -52,6 +53,10 @@ pub struct Args {
     /// packets of theirs that the kernel dropped
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Show each cause as soon as it is found, as a line; one that lasts is shown once. Measures anew after each TIME [default:
+    /// 60s]; a cause that is not found for twice as long is new again
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "60s", value_parser = units::duration, conflicts_with = "record")]
+    events: Option<Duration>,
     /// Show the result as JSON
     #[arg(long)]
     json: bool,
@@ -77,6 +82,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
         (args.pid.is_some(), "--pid"),
         (args.duration.is_some(), "--duration"),
         (args.record.is_some(), "--record"),
+        (args.events.is_some(), "--events"),
         (!args.subject.words.is_empty(), "a command"),
     ];
     refuse_options("cannot look at connections now", &given, "is not about files, and files are named")?;
@@ -111,11 +117,18 @@ fn watch(args: &Args) -> Result<ExitCode> {
         filter,
     };
     let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
+    let mut news = args.events.map(|period| News::new(2 * period));
     let mut screen = Screen::new(args.json);
-    let is_live = screen.is_live();
-    let mut show = |so_far: &SocketReport| screen.show(&so_far.to_string());
-    let audience = is_live.then_some(&mut show as &mut dyn FnMut(&SocketReport));
-    let mut live = Live::begin(confined.attached(), chosen, file, audience)?;
+    let has_audience = screen.is_live() || news.is_some();
+    let mut show = |so_far: &SocketReport| match &mut news {
+        Some(news) => show_new(news, so_far, args.json),
+        None => {
+            screen.show(&so_far.to_string());
+            Ok(())
+        }
+    };
+    let audience = has_audience.then_some(&mut show as Audience<'_>);
+    let mut live = Live::begin(confined.attached(), chosen, file, audience, args.events)?;
     let (summary, ended) = confined.run(&mut live, &mut observer)?;
     let (report, culprits) = live.into_report(&summary.total)?;
     screen.clear();
@@ -124,12 +137,29 @@ fn watch(args: &Args) -> Result<ExitCode> {
         terminal::say(&format!("{packets} packets of connections with a verdict are in {}", path.display()));
     }
     let status = end_command(observer.subject);
-    json::print_as(args.json, &report, || report.to_string())?;
+    match &mut news {
+        Some(news) => show_new(news, &report, args.json)?,
+        None => json::print_as(args.json, &report, || report.to_string())?,
+    }
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => Ok(ExitCode::from(status)),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to measure connections", other)),
     }
+}
+
+/// A cause that was not shown before.
+#[derive(Serialize)]
+struct New<'a> {
+    time_ns: u64,
+    #[serde(flatten)]
+    finding: &'a SocketFinding,
+}
+
+fn show_new(news: &mut News, report: &SocketReport, as_json: bool) -> Result<()> {
+    news.of(report, Instant::now()).into_iter().try_for_each(|finding| {
+        json::print_as(as_json, &New { time_ns: clock::wall(), finding }, || finding.text() + "\n")
+    })
 }
 
 /// Returns the plan of a capture at drops in all namespaces, whose packets explain losses; with a recording, of packets at

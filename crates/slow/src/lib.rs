@@ -8,6 +8,7 @@ pub mod joins;
 pub mod judge;
 pub mod lines;
 pub mod measures;
+pub mod news;
 mod options;
 pub mod packets;
 pub mod report;

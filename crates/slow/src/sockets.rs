@@ -44,6 +44,15 @@ pub struct SocketFinding {
     pub owner: Owner,
 }
 
+impl SocketFinding {
+    /// Returns the finding as one line.
+    pub fn text(&self) -> String {
+        let is_named = self.netns.parse::<u32>().is_err();
+        let netns = if is_named { format!("{}: ", self.netns) } else { String::new() };
+        format!("{netns}{}; {}", self.line.brief(), self.line.fix)
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct SocketReport {
     pub connections: u64,

@@ -186,6 +186,11 @@ impl Cause {
         }
     }
 
+    /// Returns false if nobody is to blame: a peer may be far away.
+    pub fn has_culprit(&self) -> bool {
+        !matches!(self, Self::Distance { .. })
+    }
+
     /// Returns the drop at this host that is the cause.
     pub fn drop(&self) -> Option<&str> {
         match self {

@@ -80,6 +80,13 @@ pub struct RateEvent {
     pub packets_per_second: u64,
 }
 
+/// An event of a host, as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostEvent {
+    pub time_ns: u64,
+    pub text: String,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IncidentPhase {
@@ -160,6 +167,9 @@ pub struct HostReport {
     pub captures: Vec<CaptureReport>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incidents: Vec<IncidentReport>,
+    /// The latest causes of slow connections, each one once as long as it lasts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow_events: Vec<HostEvent>,
     /// Public key (X25519) with which the agent encrypts its answers to questions for packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers_key: Option<String>,

@@ -1,11 +1,14 @@
 //! `trawl fleet agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's
 //! policy. `Machine` makes the decisions; this module has the clock, and carries them out.
 
+mod companion;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,7 +16,6 @@ use trawl_front::{json, published, terminal};
 use trawl_plan::outputs::StorePlan;
 use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
-use trawl_sys::process::{self, trawl_binary};
 use trawl_sys::{
     Error, Result, clock,
     files::{create, run, text_file},
@@ -23,10 +25,11 @@ use trawl_sys::{
 use super::bus::BusArgs;
 use super::health::{Facts, Health, refusals};
 use crate::agent::{
-    Action, Command, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, News, Now, Order, Place,
-    Policy, Push, Record, Refused, Role, Running, Source, remove_unfinished,
+    Action, Command, Counts, End, Event, Freezer, HostEvent, HostReport, IncidentReport, Machine, Memory, News, Now,
+    Order, Place, Policy, Push, Record, Refused, Role, Running, Source, remove_unfinished,
 };
 use crate::bus::{Answers, Config, is_key, shown};
+use companion::Companion;
 use trawl_store::chunks::on_hosts;
 
 /// Runs the desired captures of this host: starts each once, and stops it when it is no longer desired
@@ -67,8 +70,9 @@ pub struct Args {
     /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
     #[arg(long, requires = "metrics")]
     verdicts: bool,
-    /// Measure the TCP connections of processes too, as trawl serve --slow does
-    #[arg(long, requires = "metrics")]
+    /// Report each cause of slow connections that trawl slow --all-namespaces finds as an event, for trawl fleet trigger
+    /// --on-event; with --metrics, measure the TCP connections of processes too, as trawl serve --slow does
+    #[arg(long)]
     slow: bool,
     /// Answer probes by HTTP at this address: /livez while the agent responds, /readyz if all desired captures run; and
     /// /metrics with figures about captures and the spool, for Prometheus
@@ -82,8 +86,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Minimum time between two starts of the command that serves metrics.
-const SERVE_AGAIN: Duration = Duration::from_secs(5);
+/// Maximum number of reported causes of slow connections.
+const SLOW_EVENTS: usize = 16;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let what = "cannot run an agent";
@@ -131,10 +135,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
         report: args.report,
         json: args.json,
         reported: None,
+        slow_events: Vec::new(),
     };
-    let options = [(args.verdicts, "--verdicts"), (args.slow, "--slow")];
-    let options: Vec<&str> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, option)| option).collect();
-    let mut metrics = args.metrics.map(|address| Metrics::start(address, options)).transpose()?;
+    let (sender, slow_events) = mpsc::channel();
+    let on_line = {
+        let wake = wake.clone();
+        move |text| {
+            let _ = sender.send(HostEvent { time_ns: clock::wall(), text });
+            wake.ring();
+        }
+    };
+    let serving = args.metrics.map(|address| Companion::start(serve(address, args.verdicts, args.slow), None));
+    let measuring = args.slow.then(|| Companion::start(SLOW.map(str::to_owned).into(), Some(Arc::new(on_line))));
+    let mut companions = serving.into_iter().chain(measuring).collect::<Result<Vec<_>>>()?;
     let health = args.health.map(Health::listen).transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
@@ -148,8 +161,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 agent.step(Event::Shutdown);
             }
         }
+        agent.note_slow(slow_events.try_iter());
         agent.handle_events()?;
-        metrics.iter_mut().try_for_each(Metrics::restart_if_ended)?;
+        companions.iter_mut().try_for_each(Companion::restart_if_ended)?;
         if let Some(health) = &health {
             health.answer(|| agent.facts());
         }
@@ -161,6 +175,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
     agent.save_memory()?;
     agent.source.end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Arguments of the command whose lines are causes of slow connections.
+const SLOW: [&str; 3] = ["slow", "--all-namespaces", "--events"];
+
+/// Returns the arguments of the command that serves metrics.
+fn serve(address: SocketAddr, verdicts: bool, slow: bool) -> Vec<String> {
+    let options = [(verdicts, "--verdicts"), (slow, "--slow")];
+    let options = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, option)| option.to_owned());
+    ["serve".to_owned(), "--listen".to_owned(), address.to_string()].into_iter().chain(options).collect()
 }
 
 /// Returns the public keys of the operators whom a policy names.
@@ -176,50 +200,6 @@ fn operators_of(policy: &Policy, url: &str) -> Result<Vec<String>> {
     match operators.iter().find(|key| !is_key(key)) {
         Some(key) => Err(wrong(format!("'{key}' in the policy is no public key of an operator"))),
         None => Ok(operators),
-    }
-}
-
-/// A `trawl serve` that ends with the agent, and is restarted if it ends earlier.
-struct Metrics {
-    address: SocketAddr,
-    options: Vec<&'static str>,
-    child: Child,
-    started: Instant,
-}
-
-impl Metrics {
-    fn start(address: SocketAddr, options: Vec<&'static str>) -> Result<Self> {
-        let what = || format!("cannot serve metrics at {address}");
-        let mut command = std::process::Command::new(trawl_binary()?);
-        command
-            .args(["serve", "--listen", &address.to_string()])
-            .args(&options)
-            .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        process::with_signals(&mut command);
-        process::ends_with_parent(&mut command);
-        Ok(Self {
-            address,
-            options,
-            child: command.spawn().map_err(|e| Error::os(what(), e))?,
-            started: Instant::now(),
-        })
-    }
-
-    fn restart_if_ended(&mut self) -> Result<()> {
-        let has_ended = !matches!(self.child.try_wait(), Ok(None));
-        if has_ended && self.started.elapsed() >= SERVE_AGAIN {
-            *self = Self::start(self.address, self.options.clone())?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Metrics {
-    fn drop(&mut self) {
-        let _ = process::interrupt(self.child.id());
-        let _ = self.child.wait();
     }
 }
 
@@ -269,6 +249,7 @@ struct Agent {
     report: Option<PathBuf>,
     json: bool,
     reported: Option<HostReport>,
+    slow_events: Vec<HostEvent>,
 }
 
 impl Agent {
@@ -391,9 +372,15 @@ impl Agent {
         of_freezers.chain(due).fold(self.source.rest(), Duration::min)
     }
 
+    fn note_slow(&mut self, news: impl Iterator<Item = HostEvent>) {
+        self.slow_events.extend(news);
+        self.slow_events.drain(..self.slow_events.len().saturating_sub(SLOW_EVENTS));
+    }
+
     fn state(&self) -> HostReport {
         let version = env!("CARGO_PKG_VERSION");
-        self.machine.report(&self.place.host, version, now())
+        let of_machine = self.machine.report(&self.place.host, version, now());
+        HostReport { slow_events: self.slow_events.clone(), ..of_machine }
     }
 
     fn facts(&self) -> Facts {

@@ -9,6 +9,7 @@ mod many;
 mod near;
 mod newer;
 mod operators;
+mod slow;
 mod start;
 mod view;
 
@@ -400,12 +401,21 @@ impl Nats {
 
     /// Starts an agent with these limits in its policy.
     fn agent_within(&self, lab: &Lab, host: &str, key: &str, limits: &str) -> Running {
-        let operators = format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS]);
-        self.agent_by(lab, host, key, &format!("{operators}\n{limits}\n"))
+        self.agent_by(lab, host, key, &format!("{}\n{limits}\n", Self::operators()))
+    }
+
+    /// Returns the rules of a policy that names the operators.
+    fn operators() -> String {
+        format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS])
     }
 
     /// Starts an agent with this policy, to which its label is added.
     fn agent_by(&self, lab: &Lab, host: &str, key: &str, rules: &str) -> Running {
+        self.agent_with(lab, [host, key], rules, &[])
+    }
+
+    /// Starts an agent as this host, with the key of another, with this policy and more options.
+    fn agent_with(&self, lab: &Lab, [host, key]: [&str; 2], rules: &str, more: &[&str]) -> Running {
         let (spool, memory, policy) = (
             lab.file(&format!("spool-{host}")),
             lab.file(&format!("memory-{host}")),
@@ -418,7 +428,7 @@ impl Nats {
         let base = ["fleet", "agent", "--host", host, "--spool", &spool];
         let report = lab.file(&format!("report-{host}"));
         let own = ["--memory", &memory, "--policy", &policy, "--report", &report];
-        Running::start(&[&base[..], &own, &place[..]].concat(), "connected to")
+        Running::start(&[&base[..], &own, &place[..], more].concat(), "connected to")
     }
 }
 

@@ -10,6 +10,7 @@ use trawl_tests::{Running, args};
 
 mod applications;
 mod connections;
+mod events;
 mod faults;
 mod healthy;
 mod often;

@@ -9,10 +9,11 @@ use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, UNWATCHED, WriteOutcome, Writer};
 use trawl_slow::drops::Direction;
 use trawl_slow::measures::{HereDrop, Side};
+pub use trawl_slow::news::News;
 use trawl_slow::packets::dropped;
 use trawl_slow::socket::judge_filtered;
 use trawl_slow::sockets::Between;
-pub use trawl_slow::sockets::SocketReport;
+pub use trawl_slow::sockets::{SocketFinding, SocketReport};
 use trawl_source::packets_of;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::record::RingPackets;
@@ -42,6 +43,10 @@ struct DropName {
 }
 
 impl Droppers {
+    fn new() -> Self {
+        Self { causes: Causes::default(), culprits: Culprits::new(true, None), rows_read: 0, is_over: false }
+    }
+
     /// Reads the objects that may have dropped the packets of new rows.
     fn catch_up(&mut self) {
         let rows = &self.causes.tally.rows;
@@ -77,6 +82,9 @@ struct Filtered {
     way: Way,
 }
 
+/// The receiver of a report after each look.
+pub type Audience<'a> = &'a mut dyn FnMut(&SocketReport) -> Result<()>;
+
 /// A running search for the causes of delay.
 pub struct Live<'a> {
     sockets: Sockets,
@@ -85,8 +93,10 @@ pub struct Live<'a> {
     chosen: Chosen<'a>,
     /// Gets all packets.
     file: Option<&'a mut dyn Writer>,
-    /// Gets a report after each look.
-    audience: Option<&'a mut dyn FnMut(&SocketReport)>,
+    audience: Option<Audience<'a>>,
+    /// Time after which the measures begin anew; `None`: never.
+    period: Option<Duration>,
+    begun: Instant,
     filtered: HashMap<Direction, Filtered>,
 }
 
@@ -101,22 +111,32 @@ impl<'a> Live<'a> {
         capture: &Attached,
         chosen: Chosen<'a>,
         file: Option<&'a mut dyn Writer>,
-        audience: Option<&'a mut dyn FnMut(&SocketReport)>,
+        audience: Option<Audience<'a>>,
+        period: Option<Duration>,
     ) -> Result<Self> {
         let processes = capture.processes().ok_or_else(|| {
             Error::failed("cannot measure connections", "the processes of sockets are not known")
                 .fix("this requires root, and a kernel with cgroups of version 2")
         })?;
-        let culprits = Culprits::new(true, None);
         Ok(Self {
             sockets: Sockets::attach(processes)?,
             packets: packets_of(capture),
-            droppers: Droppers { causes: Causes::default(), culprits, rows_read: 0, is_over: false },
+            droppers: Droppers::new(),
             chosen,
             file,
             audience,
+            period,
+            begun: Instant::now(),
             filtered: HashMap::new(),
         })
+    }
+
+    /// Begins anew: old measures would hide what happens now, and need more memory all the time.
+    fn begin_anew(&mut self, sockets: Sockets) {
+        self.sockets = sockets;
+        self.droppers = Droppers::new();
+        self.filtered.clear();
+        self.begun = Instant::now();
     }
 
     /// Looks at all sockets once more, and judges them. Returns also the connections with a verdict.
@@ -145,12 +165,17 @@ impl<'a> Live<'a> {
             self.sockets.read_events();
             return Ok(());
         }
+        let is_over = self.period.is_some_and(|period| self.begun.elapsed() >= period);
+        // They measure before the last look, so that no socket closes unseen.
+        let next = is_over.then(|| self.sockets.anew()).transpose()?;
+        self.droppers.is_over = is_over;
         self.sockets.look()?;
         if self.audience.is_some() {
             let (report, _) = self.judge(0)?;
-            if let Some(audience) = &mut self.audience {
-                audience(&report);
-            }
+            self.audience.as_mut().map_or(Ok(()), |audience| audience(&report))?;
+        }
+        if let Some(next) = next {
+            self.begin_anew(next);
         }
         Ok(())
     }

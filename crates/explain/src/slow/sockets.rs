@@ -97,6 +97,11 @@ impl Sockets {
         })
     }
 
+    /// Begins measures of the same processes.
+    pub fn anew(&self) -> Result<Self> {
+        Self::attach(&self.processes)
+    }
+
     pub fn watch(&self) -> &SlowWatch {
         &self.watch
     }

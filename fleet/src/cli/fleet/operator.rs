@@ -14,7 +14,7 @@ use trawl_view::text::controls_terminal;
 use super::draft::{self, Draft, States};
 use super::{CHECK_EVERY, Change, Fleet, Host, NANOSECONDS, not_heard, phase_text};
 use crate::agent::{
-    CaptureReport, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent, Rights, Selector, State,
+    CaptureReport, HostEvent, HostReport, IncidentPhase, IncidentReport, Phase, Rights, Selector, State,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
@@ -181,6 +181,16 @@ impl Known {
                 .to_owned(),
         }
     }
+}
+
+/// Returns the latest events of a host.
+fn events(state: &HostReport) -> Vec<HostEvent> {
+    let of_captures = state.captures.iter().filter_map(|capture| {
+        let (name, event) = (&capture.capture.name, capture.event?);
+        let text = format!("'{name}' recorded {} packets a second", event.packets_per_second);
+        Some(HostEvent { time_ns: event.time_ns, text })
+    });
+    of_captures.chain(state.slow_events.iter().cloned()).collect()
 }
 
 pub struct Operator {
@@ -513,18 +523,10 @@ impl Operator {
         wait.unwrap_or(ANSWER) + Duration::from_nanos(to_ns.saturating_sub(clock::wall()))
     }
 
-    /// Returns the last event of each capture of these hosts.
-    pub fn events(&self, wanted: &Selector) -> Vec<(String, String, RateEvent)> {
-        let hosts = self.fleet(wanted).hosts;
-        let mut events = Vec::new();
-        for host in hosts {
-            for capture in host.state.iter().flat_map(|state| &state.captures) {
-                if let Some(event) = capture.event {
-                    events.push((host.host.clone(), capture.capture.name.clone(), event));
-                }
-            }
-        }
-        events
+    /// Returns the latest events of each of these hosts.
+    pub fn events(&self, wanted: &Selector) -> Vec<(String, Vec<HostEvent>)> {
+        let hosts = self.fleet(wanted).hosts.into_iter();
+        hosts.filter_map(|host| Some((host.host, events(&host.state?)))).collect()
     }
 
     pub fn end(self) {
@@ -641,6 +643,7 @@ mod tests {
             stopping: false,
             incidents: Vec::new(),
             captures: Vec::new(),
+            slow_events: Vec::new(),
             answers_key: None,
         };
         let known = Known { state: Some(state), heard_ns: clock::since_boot().cast_signed(), ..Known::default() };

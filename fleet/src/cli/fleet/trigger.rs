@@ -21,7 +21,7 @@ use trawl_view::text;
 
 use super::operator::Operator;
 use super::{CHECK_EVERY, Change, ServerArgs};
-use crate::agent::{Incident, IncidentPhase, Selector, State};
+use crate::agent::{HostEvent, Incident, IncidentPhase, Selector, State};
 
 /// Stores the last packets of many hosts as one incident, which trawl store query --incident shows
 ///
@@ -48,8 +48,8 @@ pub struct Trigger {
     /// Wait until the packets are stored, at most this time
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "60s", value_parser = units::duration)]
     wait: Option<Duration>,
-    /// Wait for events of these hosts (--event-rate of fleet start), and trigger an incident at each [default: all
-    /// hosts]
+    /// Wait for events of these hosts (--event-rate of fleet start, --slow of fleet agent), and trigger an incident at each
+    /// [default: all hosts]
     #[arg(long, value_name = "SELECTOR", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     on_event: Option<String>,
     /// Wait for POST requests at this address, and trigger an incident at each. The first line of a request is the reason;
@@ -245,16 +245,13 @@ fn merge(events: Vec<Event>) -> Option<Event> {
 fn new_events(
     operator: &Operator,
     hosts: &Selector,
-    seen: &mut HashMap<(String, String), u64>,
+    seen: &mut HashMap<String, Vec<HostEvent>>,
 ) -> Vec<(Source, Event)> {
     let mut news = Vec::new();
-    for (host, capture, event) in operator.events(hosts) {
-        let last = seen.insert((host.clone(), capture.clone()), event.time_ns);
-        if last != Some(event.time_ns) {
-            let rate = event.packets_per_second;
-            let why = format!("{host}: '{capture}' recorded {rate} packets a second");
-            news.push((Source::Host(host), Event::now(why)));
-        }
+    for (host, events) in operator.events(hosts) {
+        let before = seen.insert(host.clone(), events.clone()).unwrap_or_default();
+        let new = events.into_iter().filter(|event| !before.contains(event));
+        news.extend(new.map(|event| (Source::Host(host.clone()), Event::now(format!("{host}: {}", event.text)))));
     }
     news
 }
