@@ -15,4 +15,5 @@ pub mod report;
 pub mod socket;
 pub mod sockets;
 mod tcp;
+pub mod unacknowledged;
 pub mod verdict;

@@ -14,6 +14,13 @@ use crate::measures::{Connection, NAMES_PORT, Questions};
 
 /// Time for an answer of a name server.
 const ANSWER_NS: u64 = 1_000_000_000;
+/// The two hooks of tc, each of which sees one direction of a connection.
+const TC: [&str; 2] = ["tc ingress", "tc egress"];
+
+/// Returns the hook of a place: packets of both hooks of tc are packets of one place.
+pub fn place_hook(hook: &str) -> &str {
+    if TC.contains(&hook) { "tc" } else { hook }
+}
 
 /// A packet of a file.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,11 @@
 //! One direction of a connection, as packets of one place show it.
 
-use std::collections::VecDeque;
-
 use trawl_packet::walk::is_before;
 
 use crate::drops::Repetition;
 use crate::joins::Joins;
 use crate::measures::Half;
+use crate::unacknowledged::Unacknowledged;
 
 /// A repetition cannot come sooner after a gap, if the path to the sender was not measured.
 const SOON_NS: u64 = 3_000_000;
@@ -23,14 +22,11 @@ const LOADED_BYTES: u32 = 32 << 10;
 const SEGMENTS: usize = 4096;
 const GAPS: usize = 64;
 
-/// A segment that is not acknowledged yet.
+/// The notes about a segment that is not acknowledged yet.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
-    end: u32,
+struct Noted {
     payload: u32,
     ack: u32,
-    ns: u64,
-    is_repeated: bool,
     /// The timestamp of the first repetition.
     repetition: Option<u32>,
 }
@@ -77,7 +73,7 @@ pub struct Stream {
     pub acknowledged: Option<u32>,
     pub joins: Joins,
     last_ns: u64,
-    unacknowledged: VecDeque<Sent>,
+    unacknowledged: Unacknowledged<Noted>,
     gaps: Vec<Gap>,
     /// End of the last time in which data was missing.
     missed_until: u64,
@@ -129,10 +125,7 @@ impl Stream {
             self.half.segments += 1;
             self.half.bytes += u64::from(payload);
             self.half.largest = self.half.largest.max(payload);
-            if self.unacknowledged.len() == SEGMENTS {
-                self.unacknowledged.pop_front();
-            }
-            self.unacknowledged.push_back(Sent { end, payload, ack, ns: now, is_repeated: false, repetition: None });
+            self.unacknowledged.push(end, now, Noted { payload, ack, repetition: None }, SEGMENTS);
         }
         if standing != Standing::Other {
             self.last_ns = now;
@@ -164,17 +157,12 @@ impl Stream {
             self.repeated(gap.since_ns, seq, payload, now);
             return Standing::Repeated;
         }
-        let known = self.unacknowledged.iter_mut().find(|sent| is_before(seq, sent.end));
+        let known = self.unacknowledged.repeat(seq, end);
         let since = known.map_or(self.last_ns, |sent| {
-            sent.is_repeated = true;
-            self.joins.push(repetition(Some(sent.ns), sent.ack));
-            sent.repetition = sent.repetition.or(timestamp);
+            self.joins.push(repetition(Some(sent.ns), sent.note.ack));
+            sent.note.repetition = sent.note.repetition.or(timestamp);
             sent.ns
         });
-        self.unacknowledged
-            .iter_mut()
-            .filter(|sent| !is_before(end, sent.end))
-            .for_each(|sent| sent.is_repeated = true);
         self.repeated(since, seq, payload, now);
         Standing::Repeated
     }
@@ -209,19 +197,18 @@ impl Stream {
         if self.acknowledged.is_none_or(|highest| is_before(highest, ack)) {
             self.acknowledged = Some(ack);
         }
-        let on_the_way: u32 = self.unacknowledged.iter().map(|sent| sent.payload).fold(0, u32::saturating_add);
+        let on_the_way: u32 = self.unacknowledged.iter().map(|sent| sent.note.payload).fold(0, u32::saturating_add);
         let is_loaded = self.unacknowledged.len() >= LOADED || on_the_way >= LOADED_BYTES;
         let mut last = None;
-        while let Some(sent) = self.unacknowledged.front().filter(|sent| !is_before(ack, sent.end)) {
-            self.half.largest_acknowledged = self.half.largest_acknowledged.max(sent.payload);
-            last = Some(*sent);
+        while let Some(sent) = self.unacknowledged.acknowledged(ack) {
+            let Noted { payload, repetition, .. } = sent.note;
+            self.half.largest_acknowledged = self.half.largest_acknowledged.max(payload);
+            last = Some(sent);
             // The receiver answers the first segment, which was sent before the repetition (RFC 3522).
-            let answers_first = sent.repetition.zip(echo).is_some_and(|(repetition, echo)| is_before(echo, repetition));
+            let answers_first = repetition.zip(echo).is_some_and(|(repetition, echo)| is_before(echo, repetition));
             self.answered_first += u64::from(answers_first && self.closed_since.is_none());
-            self.unacknowledged.pop_front();
         }
-        if let Some(sent) = last.filter(|sent| !sent.is_repeated) {
-            let round_trip = now.saturating_sub(sent.ns);
+        if let Some(round_trip) = last.and_then(|sent| sent.round_trip(now)) {
             self.round_trip(round_trip);
             if is_loaded {
                 self.half.loaded.add(round_trip);

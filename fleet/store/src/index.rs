@@ -1,6 +1,7 @@
 //! The index of a chunk: a Parquet file with a row for each packet. `docs/internals/store.md` describes the columns.
 
 pub mod merge;
+mod round_trips;
 pub mod schema;
 
 use std::collections::HashMap;
@@ -27,11 +28,13 @@ use trawl_packet::pcapng::translations::Translations;
 use trawl_packet::pcapng::{Direction, Interface};
 use trawl_packet::seekable::{self, Frame};
 use trawl_packet::verdict;
-use trawl_packet::walk::{Headers, walk};
+use trawl_packet::walk::{Headers, Tcp, walk};
+use trawl_slow::packets::place_hook;
 use trawl_spool::chunk::UNNAMED;
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
+use round_trips::{RoundTrips, Segment};
 use schema::{BATCH_ROWS, Columns, properties, schema};
 
 /// Ethertypes whose headers have addresses that filters search for.
@@ -110,12 +113,15 @@ fn plain_name(interface: &Interface) -> &str {
 /// Maximum number of TCP streams whose ends are known, in about 64 MiB.
 const STREAMS: usize = 1_800_000;
 
-/// The end of each TCP stream so far, by which retransmitted bytes are recognised. A stream is a direction of a
-/// connection, as one interface block sees it; the key is its hash.
+/// The TCP streams of a chunk so far. A stream is a direction of a connection; the key is its hash.
 #[derive(Default)]
-struct Streams(HashMap<u64, u32>);
+struct Streams {
+    /// The end of each stream as one interface block sees it, by which retransmitted bytes are recognised.
+    ends: HashMap<u64, u32>,
+    round_trips: RoundTrips,
+}
 
-/// Returns the hash of the stream that a segment belongs to.
+/// Returns the hash of the stream that a segment belongs to, at an interface block or a place.
 fn stream(interface: u32, from: SocketAddr, to: SocketAddr) -> u64 {
     let mut hash = Fnv::default();
     hash.write(&interface.to_be_bytes());
@@ -127,28 +133,37 @@ fn stream(interface: u32, from: SocketAddr, to: SocketAddr) -> u64 {
 }
 
 impl Streams {
-    /// Returns true if all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
-    fn was_seen(&mut self, interface: u32, headers: &Headers<'_>) -> Option<bool> {
-        let (ip, tcp, ports) = (headers.ip?, headers.tcp?, headers.ports?);
-        let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
-        let length = headers.payload_len as u32 + flags;
-        if length == 0 {
-            return None;
-        }
+    /// Adds a packet, seen at an interface block and a place. Returns whether all its bytes, its SYN and its FIN have been
+    /// seen before, `None` if it has none, and the round trip in ns that it ends.
+    fn add(
+        &mut self,
+        [interface, place]: [u32; 2],
+        headers: &Headers<'_>,
+        time_ns: u64,
+    ) -> (Option<bool>, Option<u64>) {
+        let (Some(ip), Some(tcp), Some(ports)) = (headers.ip, headers.tcp, headers.ports) else { return (None, None) };
+        let (from, to) = (SocketAddr::new(ip.src, ports.0), SocketAddr::new(ip.dst, ports.1));
+        let marks = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
+        let length = headers.payload_len as u32 + marks;
+        let was_seen = (length > 0).then(|| self.was_seen(stream(interface, from, to), &tcp, length));
+        let segment = Segment { place, from, to, tcp, length, is_again: was_seen == Some(true), time_ns };
+        (was_seen, self.round_trips.add(&segment))
+    }
+
+    fn was_seen(&mut self, stream: u64, tcp: &Tcp, length: u32) -> bool {
         let end = tcp.seq.wrapping_add(length);
-        let stream = stream(interface, SocketAddr::new(ip.src, ports.0), SocketAddr::new(ip.dst, ports.1));
-        if self.0.len() >= STREAMS && !self.0.contains_key(&stream) {
+        if self.ends.len() >= STREAMS && !self.ends.contains_key(&stream) {
             // Segments of these streams that come again later are not recognised.
-            self.0.clear();
+            self.ends.clear();
         }
-        let known = self.0.entry(stream).or_insert(tcp.seq);
+        let known = self.ends.entry(stream).or_insert(tcp.seq);
         // Sequence numbers wrap around. A new connection of the same ports begins far from the old one.
         let is_again = tcp.flags & SYN == 0 && end.wrapping_sub(*known).cast_signed() <= 0;
         let repeats_syn = tcp.flags & SYN != 0 && end == *known;
         if !is_again {
             *known = end;
         }
-        Some(is_again || repeats_syn)
+        is_again || repeats_syn
     }
 }
 
@@ -244,7 +259,8 @@ impl<'a> Rows<'a> {
         let ip = headers.ip;
         let vlan = headers.vlan_numbers().first();
         let names = Names::of(&headers);
-        let retransmission = streams.was_seen(packet.interface_id, &headers);
+        let places = [packet.interface_id, *at.places.get(packet.interface_id as usize)?];
+        let (retransmission, round_trip) = streams.add(places, &headers, packet.timestamp);
         let time_ns = packet.timestamp as i64;
         let columns = &mut self.columns;
         columns.time.append_value(time_ns.div_euclid(1000));
@@ -290,6 +306,7 @@ impl<'a> Rows<'a> {
         let pod = interface.pod();
         columns.pod.append_option(pod.map(|pod| pod.name));
         columns.pod_labels.append_option(pod.and_then(|pod| pod.labels));
+        columns.rtt_us.append_option(round_trip.and_then(|ns| i32::try_from(ns / 1000).ok()));
         self.translation(other_side(&headers, translations, packet.timestamp));
         Some(())
     }
@@ -407,9 +424,21 @@ fn translations(chunk: &[u8], manifest: &Manifest) -> io::Result<Translations> {
 #[derive(Default)]
 struct Reading {
     interfaces: Vec<Interface>,
+    /// The number of the place of each interface block, and the numbers by interface and hook.
+    places: Vec<u32>,
+    numbers: HashMap<(String, Option<String>), u32>,
     processes: Processes,
     frame: usize,
     offset: usize,
+}
+
+impl Reading {
+    fn describe(&mut self, interface: Interface) {
+        let next = self.numbers.len() as u32;
+        let hook = interface.hook().map(|hook| place_hook(hook).to_owned());
+        self.places.push(*self.numbers.entry((plain_name(&interface).to_owned(), hook)).or_insert(next));
+        self.interfaces.push(interface);
+    }
 }
 
 /// Reads a chunk, and passes its packet blocks on. Fails if the chunk is damaged, or is not what its manifest says.
@@ -427,7 +456,7 @@ fn walk_packets(
             match block.kind {
                 INTERFACE_DESCRIPTION => {
                     let interface = Interface::from_block(&block);
-                    at.interfaces.push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
+                    at.describe(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
                     packets += 1;

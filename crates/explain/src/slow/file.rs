@@ -7,7 +7,7 @@ use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
 use trawl_packet::pcapng::note::DropNote;
 use trawl_packet::read::Step;
 use trawl_plan::filter::Filter;
-use trawl_slow::packets::{Analysis, Packet};
+use trawl_slow::packets::{Analysis, Packet, place_hook};
 use trawl_slow::report::Report;
 use trawl_source::{Input, file_filter};
 use trawl_sys::words::shown;
@@ -28,9 +28,6 @@ pub struct Read {
     pub is_whole: bool,
 }
 
-/// The two hooks of tc, each of which sees one direction of a connection.
-const TC: [&str; 2] = ["tc ingress", "tc egress"];
-
 /// Numbers of the capture points, by their interfaces and hooks.
 #[derive(Default)]
 struct Places(HashMap<(String, String), u32>);
@@ -39,7 +36,7 @@ impl Places {
     fn of(&mut self, packet: &PacketView<'_>) -> u32 {
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let next = self.0.len() as u32;
-        let hook = packet.hook.map(|hook| if TC.contains(&hook) { "tc" } else { hook });
+        let hook = packet.hook.map(place_hook);
         *self.0.entry((text(packet.interface), text(hook))).or_insert(next)
     }
 }

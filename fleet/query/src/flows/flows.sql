@@ -35,7 +35,7 @@ pairs AS (
 -- Texts have a type whose memory DataFusion counts exactly: views of texts share buffers, and count them several times.
 of_flows AS (
     SELECT time_ns, protocol, sport, dport, flow, nat_sport, nat_dport, length, segments, tcp_flags,
-        retransmission, reset,
+        retransmission, reset, rtt_us,
         coalesce(src < dst OR (src = dst AND sport <= dport), true) AS forth,
         arrow_cast(capture, 'Utf8') AS capture, arrow_cast(host, 'Utf8') AS host,
         arrow_cast(interface, 'Utf8') AS interface, arrow_cast(hook, 'Utf8') AS hook,
@@ -53,7 +53,7 @@ completed AS (
         coalesce(p.nat_sport, CASE WHEN forth THEN pairs.nat_sport ELSE pairs.nat_dport END) AS nat_sport,
         coalesce(p.nat_dst, CASE WHEN forth THEN pairs.nat_dst ELSE pairs.nat_src END) AS nat_dst,
         coalesce(p.nat_dport, CASE WHEN forth THEN pairs.nat_dport ELSE pairs.nat_sport END) AS nat_dport,
-        p.length, p.segments, p.tcp_flags, p.retransmission, p.reset, p.dns_name, p.tls_server_name, p.ja4, p.http_host,
+        p.length, p.segments, p.tcp_flags, p.retransmission, p.reset, p.rtt_us, p.dns_name, p.tls_server_name, p.ja4, p.http_host,
         p.comm, p.container
     FROM pairs RIGHT JOIN of_flows p ON pairs.flow = CASE WHEN p.nat_src IS NULL THEN p.flow END
 ),
@@ -65,7 +65,7 @@ directions AS (
         min(time_ns) FILTER (WHERE (tcp_flags & 18) = 2) AS opened,
         count(*) FILTER (WHERE (tcp_flags & 18) = 2 AND NOT retransmission) AS connections,
         count(*) AS packets, sum(length) AS bytes, sum(coalesce(segments, 1)) AS segments,
-        count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset,
+        count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, min(rtt_us) AS rtt_us,
         max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host,
         max(comm) AS comm, max(container) AS container
     FROM completed
@@ -102,7 +102,7 @@ turned AS (
         CASE WHEN is_forth THEN dst2 ELSE src2 END AS dst2, CASE WHEN is_forth THEN dport2 ELSE sport2 END AS dport2,
         -- A connection begins with its SYN, even if a host that saw only answers has a slow clock.
         coalesce(opened - 4611686018427387904, first) AS begun,
-        first, last, connections, packets, bytes, segments, retransmissions, reset, dns_name, tls_server_name, ja4, http_host, comm,
+        first, last, connections, packets, bytes, segments, retransmissions, reset, rtt_us, dns_name, tls_server_name, ja4, http_host, comm,
         container
     FROM directed
 ),
@@ -122,6 +122,7 @@ grouped AS (
         coalesce(max(retransmissions) FILTER (WHERE is_forth), 0) AS retransmissions_forth,
         coalesce(max(retransmissions) FILTER (WHERE NOT is_forth), 0) AS retransmissions_back,
         max(connections) AS connections, bool_or(reset) AS reset,
+        max(rtt_us) FILTER (WHERE is_forth) AS rtt_forth, max(rtt_us) FILTER (WHERE NOT is_forth) AS rtt_back,
         max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host,
         names(array_agg(comm) FILTER (WHERE comm IS NOT NULL)) AS comm,
         names(array_agg(container) FILTER (WHERE container IS NOT NULL)) AS container
@@ -153,6 +154,9 @@ SELECT arrow_cast(first / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS first,
     CASE WHEN is_forth THEN packets_back ELSE packets_forth END AS packets_back,
     CASE WHEN is_forth THEN bytes_back ELSE bytes_forth END AS bytes_back,
     segments_forth + segments_back AS segments, copied(connections) AS connections, retransmissions_forth + retransmissions_back AS retransmissions, reset,
+    -- The round trip to a host is in the packets that it sends.
+    CASE WHEN is_forth THEN rtt_back ELSE rtt_forth END AS rtt_us,
+    CASE WHEN is_forth THEN rtt_forth ELSE rtt_back END AS rtt_back_us,
     CASE WHEN is_forth THEN nat_low ELSE nat_high END AS nat_src,
     CASE WHEN is_forth THEN nat_low_port ELSE nat_high_port END AS nat_sport,
     CASE WHEN is_forth THEN nat_high ELSE nat_low END AS nat_dst,

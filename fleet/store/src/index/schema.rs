@@ -117,6 +117,7 @@ columns! {
     nat_dst: Text, optional;
     nat_dport: Int, optional;
     segments: Int, optional;
+    rtt_us: Int, optional;
 }
 
 pub fn schema() -> SchemaRef {
@@ -156,7 +157,7 @@ pub fn properties(rows: u64) -> WriterProperties {
         .set_max_row_group_row_count(Some(GROUP_ROWS))
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_bloom_filter_position(BloomFilterPosition::End);
-    for name in ["time", "time_ns", "tcp_seq", "frame", "offset"] {
+    for name in ["time", "time_ns", "tcp_seq", "frame", "offset", "rtt_us"] {
         let path = ColumnPath::from(name);
         properties = properties
             .set_column_dictionary_enabled(path.clone(), false)
