@@ -15,6 +15,8 @@ const RESET_NS: u64 = 10 * MS;
 /// Maximum number of segments of one direction of a connection, and of all. Older ones give way in one direction.
 const SEGMENTS: usize = 4096;
 const ALL: usize = 1 << 20;
+/// Maximum number of places.
+const PLACES: usize = 1024;
 /// Minimum time between searches for old segments.
 const SEARCH_NS: u64 = 1000 * MS;
 
@@ -95,7 +97,10 @@ impl Drops {
             self.forget_old(time_ns);
         }
         let is_full = self.kept >= ALL;
-        let place = self.place(dropped.place);
+        let Some(place) = self.place(dropped.place) else {
+            self.left_out += 1;
+            return;
+        };
         let segment =
             Segment { from: seq, to: seq.wrapping_add(length), ack, time_ns, cause, is_filtered, is_joined: false };
         let key = (direction, place);
@@ -113,13 +118,14 @@ impl Drops {
         segments.push_back(segment);
     }
 
-    fn place(&mut self, name: &str) -> u32 {
+    /// Returns the number of a place; `None` if there are too many.
+    fn place(&mut self, name: &str) -> Option<u32> {
         let known = self.places.iter().position(|place| place == name);
-        let at = known.unwrap_or_else(|| {
+        if known.is_none() && self.places.len() < PLACES {
             self.places.push(name.to_owned());
-            self.places.len() - 1
-        });
-        at as u32
+            return Some(self.places.len() as u32 - 1);
+        }
+        known.map(|at| at as u32)
     }
 
     /// Forgets the segments that no repetition can follow any more.

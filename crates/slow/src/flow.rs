@@ -255,7 +255,7 @@ impl Flow {
         self.reset.get_or_insert(Reset {
             by,
             is_foreign: known.is_some() && known != hops,
-            is_early: other.has_unacknowledged() || is_unanswered,
+            is_early: other.waiting() > 0 || is_unanswered,
         });
     }
 
@@ -265,6 +265,11 @@ impl Flow {
             Side::Server => (self.server, self.client),
         };
         Direction { sender, receiver }
+    }
+
+    /// Returns the number of segments that wait for an acknowledgement.
+    pub fn waiting(&self) -> usize {
+        self.streams.iter().map(Stream::waiting).sum()
     }
 
     /// Joins the repetitions with drops where `is_due`.

@@ -1,15 +1,16 @@
 //! Connections and questions for names in the packets of a file. The first 128 bytes of each packet are enough.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use trawl_packet::build::flags;
 use trawl_packet::net::protocol;
+use trawl_packet::pcapng::note::DropNote;
 use trawl_packet::walk::{Headers, Tcp, walk};
+use trawl_view::why::NETFILTER;
 
 use crate::drops::{Direction, Dropped, Drops};
 use crate::flow::{Ended, Flow};
-use crate::joins::Joins;
 use crate::measures::{Connection, NAMES_PORT, Questions};
 
 /// Time for an answer of a name server.
@@ -46,10 +47,22 @@ pub struct PacketDrop<'a> {
     pub is_filtered: bool,
 }
 
+impl<'a> PacketDrop<'a> {
+    pub fn new(drop: &DropNote<'a>, cause: u32) -> Self {
+        Self { netns: drop.netns.unwrap_or_default(), cause, is_filtered: drop.reason == NETFILTER }
+    }
+}
+
 /// Measures of all packets so far.
 #[derive(Debug, Default)]
 pub struct Analysis {
-    flows: HashMap<(u32, Ends), Flow>,
+    /// Maximum number of connections at all places; `None`: all are measured, and questions for names.
+    most: Option<usize>,
+    flows: HashMap<Key, Flow>,
+    /// Connections for whose segments there was no room.
+    given_up: HashSet<Key>,
+    /// Number of segments that wait for an acknowledgement.
+    waiting: usize,
     over: Vec<Ended>,
     drops: Drops,
     questions: HashMap<(IpAddr, SocketAddr), Questions>,
@@ -61,6 +74,11 @@ pub struct Analysis {
 
 /// The lower end of a flow, and the higher one.
 type Ends = (SocketAddr, SocketAddr);
+/// The place of a flow, and its ends.
+type Key = (u32, Ends);
+
+/// Segments for each connection that may wait for an acknowledgement, if the number of connections is bounded.
+const WAITING: usize = 64;
 
 /// Questions of a host to a name server.
 #[derive(Clone, Debug)]
@@ -88,6 +106,17 @@ pub fn dropped<'a>(packet: &Packet<'_>, drop: &PacketDrop<'a>) -> Option<Dropped
 }
 
 impl Analysis {
+    /// Returns an analysis of the first connections only, whose memory does not grow with the packets.
+    pub fn of_first(most: usize) -> Self {
+        Self { most: Some(most), ..Self::default() }
+    }
+
+    /// Returns true if there is no room for the measures of another connection.
+    fn is_full(&self) -> bool {
+        let known = self.flows.len() + self.over.len() + self.given_up.len();
+        self.most.is_some_and(|most| known >= most)
+    }
+
     pub fn add(&mut self, packet: &Packet<'_>) {
         let headers = walk(packet.link_type, packet.captured);
         self.last_ns = self.last_ns.max(packet.time_ns);
@@ -95,7 +124,9 @@ impl Analysis {
         let (from, to) = (SocketAddr::new(ip.src, src), SocketAddr::new(ip.dst, dst));
         match headers.tcp {
             Some(tcp) => self.tcp(packet, &headers, &tcp, from, to),
-            None if ip.protocol == protocol::UDP => self.question(headers.payload, from, to, packet.time_ns),
+            None if ip.protocol == protocol::UDP && self.most.is_none() => {
+                self.question(headers.payload, from, to, packet.time_ns)
+            }
             None => {}
         }
     }
@@ -118,11 +149,23 @@ impl Analysis {
             && known.is_over
             && let Some(flow) = self.flows.remove(&key)
         {
+            self.waiting -= flow.waiting();
             self.over.push(flow.end(packet.place, packet.time_ns, &mut self.drops));
         }
+        if self.given_up.contains(&key) || (self.is_full() && !self.flows.contains_key(&key)) {
+            return;
+        }
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(from, to, tcp.flags, packet.time_ns));
+        let before = flow.waiting();
         flow.packet(packet, headers, tcp, from);
-        flow.join(&mut self.drops, Joins::is_full);
+        self.waiting = self.waiting + flow.waiting() - before;
+        let is_bounded = self.most.is_some();
+        flow.join(&mut self.drops, |joins| is_bounded || joins.is_full());
+        if self.most.is_some_and(|most| self.waiting > most * WAITING) {
+            self.waiting -= flow.waiting();
+            self.flows.remove(&key);
+            self.given_up.insert(key);
+        }
     }
 
     /// Adds a message to or from a name server.
@@ -158,7 +201,9 @@ impl Analysis {
     /// Returns the connections, each as the place shows it that has most of its packets, and the questions for names.
     /// `name` returns the text of a drop's cause.
     pub fn end(mut self, name: impl Fn(u32) -> String) -> (Vec<Connection>, Vec<Asked>) {
-        for ((place, _), flow) in self.flows {
+        let mut open: Vec<(Key, Flow)> = self.flows.into_iter().collect();
+        open.sort_by_key(|(key, _)| *key);
+        for ((place, _), flow) in open {
             self.over.push(flow.end(place, self.last_ns, &mut self.drops));
         }
         // Connections of two namespaces may have the same addresses, but begin with other numbers.
@@ -344,6 +389,24 @@ mod tests {
             file.segment(Side::Client, begin + 50, 100, 500, flags::ACK | flags::FIN, 10);
         }
         assert_eq!(file.end().0.len(), 2);
+    }
+
+    #[test]
+    fn memory_of_the_first_connections_is_bounded() {
+        let mut file = File { analysis: Analysis::of_first(2), ..File::default() };
+        for at in 0..5 {
+            file.greet();
+            file.segment(Side::Client, at, 100, 500, flags::ACK | flags::FIN, 10);
+        }
+        assert!(file.analysis.is_full());
+        assert_eq!(file.end().0.len(), 2);
+        let mut file = File { analysis: Analysis::of_first(2), ..File::default() };
+        file.greet();
+        for number in 0..1000 {
+            file.segment(Side::Client, 50, 100 + number, 500, flags::ACK, 1);
+        }
+        assert_eq!((file.analysis.waiting, file.analysis.given_up.len()), (0, 1), "nobody acknowledges");
+        assert_eq!(file.end().0.len(), 0);
     }
 
     #[test]

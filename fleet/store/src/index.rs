@@ -1,5 +1,6 @@
 //! The index of a chunk: a Parquet file with a row for each packet. `docs/internals/store.md` describes the columns.
 
+mod causes;
 pub mod merge;
 mod round_trips;
 pub mod schema;
@@ -237,13 +238,7 @@ impl<'a> Rows<'a> {
         self.columns.time_ns.len()
     }
 
-    fn packet(
-        &mut self,
-        block: &Block<'_>,
-        at: &Reading,
-        translations: &Translations,
-        streams: &mut Streams,
-    ) -> Option<()> {
+    fn packet(&mut self, block: &Block<'_>, at: &Reading, context: &mut Context) -> Option<()> {
         let packet = block.enhanced_packet()?;
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
@@ -260,7 +255,7 @@ impl<'a> Rows<'a> {
         let vlan = headers.vlan_numbers().first();
         let names = Names::of(&headers);
         let places = [packet.interface_id, *at.places.get(packet.interface_id as usize)?];
-        let (retransmission, round_trip) = streams.add(places, &headers, packet.timestamp);
+        let (retransmission, round_trip) = context.streams.add(places, &headers, packet.timestamp);
         let time_ns = packet.timestamp as i64;
         let columns = &mut self.columns;
         columns.time.append_value(time_ns.div_euclid(1000));
@@ -289,7 +284,9 @@ impl<'a> Rows<'a> {
         columns.tcp_seq.append_option(headers.tcp.map(|tcp| tcp.seq.into()));
         columns.reset.append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
         columns.retransmission.append_option(retransmission);
-        columns.flow.append_option(ends(&headers).map(|(protocol, ends)| flow_number(protocol, ends)));
+        let flow = ends(&headers).map(|(protocol, ends)| flow_number(protocol, ends));
+        columns.flow.append_option(flow);
+        columns.cause.append_option(flow.and_then(|flow| context.causes.remove(&flow)));
         columns.dns_name.append_option(names.dns);
         columns.tls_server_name.append_option(names.server);
         columns.ja4.append_option(names.ja4);
@@ -307,7 +304,7 @@ impl<'a> Rows<'a> {
         columns.pod.append_option(pod.map(|pod| pod.name));
         columns.pod_labels.append_option(pod.and_then(|pod| pod.labels));
         columns.rtt_us.append_option(round_trip.and_then(|ns| i32::try_from(ns / 1000).ok()));
-        self.translation(other_side(&headers, translations, packet.timestamp));
+        self.translation(other_side(&headers, &context.translations, packet.timestamp));
         Some(())
     }
 
@@ -476,6 +473,21 @@ fn walk_packets(
     Ok(())
 }
 
+/// The facts about a packet that follow from other packets of its chunk.
+struct Context {
+    translations: Translations,
+    streams: Streams,
+    /// The causes that no packet has yet.
+    causes: HashMap<i64, String>,
+}
+
+impl Context {
+    fn of(chunk: &[u8], manifest: &Manifest) -> io::Result<Self> {
+        let (translations, causes) = (translations(chunk, manifest)?, causes::of(chunk, manifest)?);
+        Ok(Self { translations, streams: Streams::default(), causes })
+    }
+}
+
 /// Checks that the rows of a chunk can be read.
 pub fn check(chunk: &[u8], manifest: &Manifest) -> io::Result<()> {
     translations(chunk, manifest)?;
@@ -492,11 +504,10 @@ pub fn read(
     manifest: &Manifest,
     mut pass: impl FnMut(RecordBatch) -> Result<(), ParquetError>,
 ) -> io::Result<()> {
-    let translations = translations(chunk, manifest)?;
+    let mut context = Context::of(chunk, manifest)?;
     let mut rows = Rows::new(manifest);
-    let mut streams = Streams::default();
     walk_packets(chunk, manifest, |block, at| {
-        let added = rows.packet(block, at, &translations, &mut streams);
+        let added = rows.packet(block, at, &mut context);
         added.ok_or_else(|| damaged("a packet block is too short"))?;
         if rows.len() == BATCH_ROWS {
             let full = std::mem::replace(&mut rows, Rows::new(manifest));

@@ -18,6 +18,7 @@ mod lying;
 mod nat;
 mod rows;
 mod s3;
+mod slow;
 mod versions;
 
 /// Opens a lab, if the program that stores chunks is built.

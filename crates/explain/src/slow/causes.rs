@@ -6,7 +6,7 @@ use trawl_packet::pcapng::note::{DropNote, Rule};
 use trawl_slow::packets::PacketDrop;
 use trawl_sys::words::shown;
 use trawl_view::record::PacketView;
-use trawl_view::why::{DropKey, NETFILTER, Tally};
+use trawl_view::why::{DropKey, Tally};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -31,8 +31,7 @@ impl Causes {
         if cause == next {
             self.keys.push(key);
         }
-        let netns = drop.netns.unwrap_or_default();
-        Some(PacketDrop { netns, cause, is_filtered: drop.reason == NETFILTER })
+        Some(PacketDrop::new(drop, cause))
     }
 
     /// Returns the direction of packets that a rule of netfilter dropped, if it is a hook of sockets.

@@ -43,7 +43,7 @@ of_flows AS (
         arrow_cast(nat_src, 'Utf8') AS nat_src, arrow_cast(nat_dst, 'Utf8') AS nat_dst,
         arrow_cast(dns_name, 'Utf8') AS dns_name, arrow_cast(tls_server_name, 'Utf8') AS tls_server_name,
         arrow_cast(ja4, 'Utf8') AS ja4, arrow_cast(http_host, 'Utf8') AS http_host, arrow_cast(comm, 'Utf8') AS comm,
-        arrow_cast(container, 'Utf8') AS container
+        arrow_cast(container, 'Utf8') AS container, arrow_cast(cause, 'Utf8') AS cause
     FROM packets WHERE flow IS NOT NULL
 ),
 -- A host that does not translate addresses sees packets of one side: the other side is known if the pair is certain.
@@ -54,7 +54,7 @@ completed AS (
         coalesce(p.nat_dst, CASE WHEN forth THEN pairs.nat_dst ELSE pairs.nat_src END) AS nat_dst,
         coalesce(p.nat_dport, CASE WHEN forth THEN pairs.nat_dport ELSE pairs.nat_sport END) AS nat_dport,
         p.length, p.segments, p.tcp_flags, p.retransmission, p.reset, p.rtt_us, p.dns_name, p.tls_server_name, p.ja4, p.http_host,
-        p.comm, p.container
+        p.comm, p.container, p.cause
     FROM pairs RIGHT JOIN of_flows p ON pairs.flow = CASE WHEN p.nat_src IS NULL THEN p.flow END
 ),
 -- Sums of each direction at each place.
@@ -67,7 +67,7 @@ directions AS (
         count(*) AS packets, sum(length) AS bytes, sum(coalesce(segments, 1)) AS segments,
         count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, min(rtt_us) AS rtt_us,
         max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host,
-        max(comm) AS comm, max(container) AS container
+        max(comm) AS comm, max(container) AS container, max(cause) AS cause
     FROM completed
     GROUP BY capture, host, interface, hook, protocol, src, sport, dst, dport, flow, forth,
         nat_src, nat_sport, nat_dst, nat_dport
@@ -103,7 +103,7 @@ turned AS (
         -- A connection begins with its SYN, even if a host that saw only answers has a slow clock.
         coalesce(opened - 4611686018427387904, first) AS begun,
         first, last, connections, packets, bytes, segments, retransmissions, reset, rtt_us, dns_name, tls_server_name, ja4, http_host, comm,
-        container
+        container, cause
     FROM directed
 ),
 -- Of each direction, the largest numbers of a place.
@@ -124,6 +124,7 @@ grouped AS (
         max(connections) AS connections, bool_or(reset) AS reset,
         max(rtt_us) FILTER (WHERE is_forth) AS rtt_forth, max(rtt_us) FILTER (WHERE NOT is_forth) AS rtt_back,
         max(dns_name) AS dns_name, max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host,
+        max(cause) AS cause,
         names(array_agg(comm) FILTER (WHERE comm IS NOT NULL)) AS comm,
         names(array_agg(container) FILTER (WHERE container IS NOT NULL)) AS container
     FROM turned
@@ -157,6 +158,7 @@ SELECT arrow_cast(first / 1000, 'Timestamp(Microsecond, Some("UTC"))') AS first,
     -- The round trip to a host is in the packets that it sends.
     CASE WHEN is_forth THEN rtt_back ELSE rtt_forth END AS rtt_us,
     CASE WHEN is_forth THEN rtt_forth ELSE rtt_back END AS rtt_back_us,
+    copied(cause) AS cause,
     CASE WHEN is_forth THEN nat_low ELSE nat_high END AS nat_src,
     CASE WHEN is_forth THEN nat_low_port ELSE nat_high_port END AS nat_sport,
     CASE WHEN is_forth THEN nat_high ELSE nat_low END AS nat_dst,

@@ -289,6 +289,28 @@ mod tests {
     }
 
     #[test]
+    fn columns_that_an_older_trawl_did_not_know_are_null() {
+        let mut rows = Vec::new();
+        let collect = |file: Vec<u8>, rows: &mut Vec<RecordBatch>| {
+            read(file.into(), |batch| {
+                rows.push(batch);
+                Ok(())
+            })
+        };
+        collect(index("new", &[(1, 9)]), &mut rows).expect("an index");
+        let known: Vec<usize> = (0..schema().fields().len() - 2).collect();
+        let old = rows[0].project(&known).expect("columns");
+        let mut file = Vec::new();
+        let writer = parquet::arrow::ArrowWriter::try_new(&mut file, old.schema(), None);
+        let mut writer = writer.expect("a file");
+        writer.write(&old).expect("a row");
+        writer.close().expect("a file");
+        collect(file, &mut rows).expect("an index");
+        let nulls = |name: &str| rows[1].column_by_name(name).map(|column| column.null_count());
+        assert_eq!(["time_ns", "rtt_us", "cause"].map(nulls), [Some(0), Some(1), Some(1)]);
+    }
+
+    #[test]
     fn rows_are_joined_by_address_without_the_pruned_ones() {
         let without = HashSet::from(["chunks/1970-01-01/00/c/h/b/2/0000000000.pcapng.zst".into()]);
         let mut merge = Merge::new(&without, 5);

@@ -118,6 +118,7 @@ columns! {
     nat_dport: Int, optional;
     segments: Int, optional;
     rtt_us: Int, optional;
+    cause: Text, optional;
 }
 
 pub fn schema() -> SchemaRef {
