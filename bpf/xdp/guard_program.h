@@ -5,7 +5,7 @@
 
 #include "xdp/guard_search.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 /* Totals of all CPUs. They are a variable and not a per-CPU map, because the compiler then knows their address. */
 struct guard_all_totals guard_totals SEC(".bss.totals");

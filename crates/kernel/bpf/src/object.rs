@@ -389,3 +389,6 @@ impl std::fmt::Debug for Plain {
         f.debug_struct("Plain").field("program", &self.program).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod licences;
