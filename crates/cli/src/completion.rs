@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
 use trawl_capture::taps::drop::reasons::Reasons;
+use trawl_explain::why::drops;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
 use trawl_guard::values;
@@ -72,6 +73,10 @@ pub fn interface_and_file() -> ArgValueCompleter {
 
 pub fn paths() -> ArgValueCompleter {
     ArgValueCompleter::new(PathCompleter::file())
+}
+
+pub fn explained_reasons() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| matching(word, drops::reasons().map(|reason| reason.name.to_owned())))
 }
 
 pub fn verdicts() -> ArgValueCompleter {

@@ -12,6 +12,8 @@ use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
+use trawl_capture::taps::drop::reasons::similar;
+use trawl_explain::why::drops;
 use trawl_explain::why::report::LossReport;
 use trawl_explain::why::{Audience, Notice, Scope, Search, record, watching_drops};
 use trawl_front::bound::{Bound, parse_bound};
@@ -30,6 +32,9 @@ use crate::program_args::refuse_options;
 use crate::read::existing_files;
 use crate::screen::Screen;
 use crate::{exit_code, json, terminal, units};
+
+/// Columns of a page about a reason.
+const PAGE_WIDTH: usize = 80;
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
@@ -60,6 +65,9 @@ pub struct Args {
     /// Show only drops that are new since this recording, or at least ten times as frequent
     #[arg(long, value_name = "FILE", add = crate::completion::paths())]
     diff: Option<String>,
+    /// Explain a drop reason instead: its meaning, commands that reproduce it, the fix; `help` lists all reasons
+    #[arg(long, value_name = "REASON", exclusive = true, add = crate::completion::explained_reasons())]
+    explain: Option<String>,
     /// Show the result as JSON, one document at the end
     #[arg(long)]
     json: bool,
@@ -74,6 +82,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    if let Some(reason) = &args.explain {
+        return explain(reason);
+    }
     args.libpcap.choose();
     let (files, words) = existing_files(&args.words);
     if !files.is_empty() {
@@ -128,6 +139,26 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
+/// Prints the page about a reason, or the list of all reasons.
+fn explain(name: &str) -> Result<ExitCode> {
+    let text = match drops::find(name) {
+        Some(reason) => drops::plain(&reason.page(), PAGE_WIDTH),
+        None if name == "help" => drops::reasons().map(|one| format!("{:<26} {}\n", one.name, one.short)).collect(),
+        None => {
+            let like = similar(name, drops::reasons().map(|one| one.name));
+            let why = if like.is_empty() {
+                "no page is about that reason".to_owned()
+            } else {
+                format!("no page is about that reason; similar ones are {}", like.join(", "))
+            };
+            let error = Error::usage(format!("cannot explain {name}"), why);
+            return Err(error.fix("trawl why --explain help lists all reasons"));
+        }
+    };
+    terminal::write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
     let given = [
         (!args.interfaces.is_empty(), "-i"),
@@ -158,7 +189,13 @@ fn open_reference(file: &str) -> Result<Vec<Input>> {
 
 fn show(report: &LossReport, as_json: bool) -> Result<()> {
     json::print_as(as_json, report, || report.to_string())?;
-    if let (false, Some(text)) = (as_json, report.account()) {
+    if as_json {
+        return Ok(());
+    }
+    if let Some(reason) = report.explained() {
+        terminal::say(&format!("more about {reason}: trawl why --explain {reason}"));
+    }
+    if let Some(text) = report.account() {
         terminal::say(&text);
     }
     Ok(())

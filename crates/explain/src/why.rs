@@ -6,6 +6,7 @@ mod bridge;
 mod command;
 pub mod counted;
 pub(crate) mod culprits;
+pub mod drops;
 mod noted;
 pub mod notice;
 pub mod record;

@@ -24,6 +24,7 @@ use trawl_view::why::{DropKey, Row};
 
 use super::blame::{Blame, CONNECTION_TRACKING, Culprit, WITH_LOSS};
 use super::bridge;
+use super::drops::ADVICE;
 
 /// Functions that drop the packets of tunnels without a device.
 const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];
@@ -62,7 +63,7 @@ pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
 /// run in another namespace.
 fn of_gone(key: &DropKey, row: &Row) -> String {
     const GONE: &str = "its network namespace is gone, and nothing in it can be inspected";
-    let cause = find(TABLE, &key.reason, &key.function).map_or("", cause);
+    let cause = find(&ADVICE, &key.reason, &key.function).map_or("", cause);
     if cause.is_empty() { GONE.to_owned() } else { format!("{} ({GONE})", in_advice(cause, key, row, "")) }
 }
 
@@ -101,7 +102,7 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
         _ if is_by(blame, |name| name.ends_with(WITH_LOSS)) => {
             return Some(format!("netem loses packets on purpose: {prefix}tc -s qdisc show dev {}", word(interface)));
         }
-        "QDISC_DROP" | "QDISC_DROP_GENERIC" | "QDISC_OVERLIMIT" if is_by(blame, has_queue) => {
+        "QDISC_DROP" | "QDISC_DROP_GENERIC" | "QDISC_OVERLIMIT" | "QDISC_DROP_OVERLIMIT" if is_by(blame, has_queue) => {
             return Some(format!(
                 "its queue is full: send less, or raise its rate or limit: {prefix}tc -s qdisc show dev {}",
                 word(interface)
@@ -113,7 +114,7 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
     if let Some(cause) = bridge::cause(&key.reason, function, space.as_ref(), interface) {
         return Some(format!("{cause}: {prefix}bridge -d link; {prefix}bridge fdb"));
     }
-    let advice = find(TABLE, &key.reason, function)?;
+    let advice = find(&ADVICE, &key.reason, function)?;
     Some(in_advice(advice, key, row, &prefix))
 }
 
@@ -126,7 +127,6 @@ fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
     advice.replace(PREFIX, prefix).replace("INTERFACE", &word(&name)).replace("DESTINATION", destination)
 }
 
-const TABLE: &str = include_str!("advice.txt");
 /// The place of a command's prefix in the table.
 const PREFIX: &str = "PREFIX";
 
@@ -142,7 +142,7 @@ fn has_queue(object: &str) -> bool {
 }
 
 /// Returns the most specific line of the table for a reason and a function.
-fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
+fn find(table: &[(String, &'static str)], reason: &str, function: &str) -> Option<&'static str> {
     let rank = |subject: &str| {
         let (of, functions) = subject.split_once('@').unwrap_or((subject, ""));
         let is_at = functions.split(',').any(|one| one == function);
@@ -160,11 +160,7 @@ fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
             _ => None,
         }
     };
-    let lines = table.lines().filter(|line| !line.starts_with('#'));
-    let found = lines.filter_map(|line| {
-        let (subject, advice) = line.split_once(' ')?;
-        Some((rank(subject)?, advice))
-    });
+    let found = table.iter().filter_map(|(subject, advice)| Some((rank(subject)?, *advice)));
     found.max_by_key(|(rank, _)| *rank).map(|(_, advice)| advice)
 }
 
@@ -621,8 +617,15 @@ mod tests {
 
     #[test]
     fn most_specific_advice_is_found() {
-        let table = "# A@f comment\nA of a\nA@f,g of a at f or g\n@f,h of f or h\nB* of b\nNOT_SPECIFIED of none\n";
-        let of = |reason, function| find(table, reason, function);
+        let table = [
+            ("A", "of a"),
+            ("A@f,g", "of a at f or g"),
+            ("@f,h", "of f or h"),
+            ("B*", "of b"),
+            ("NOT_SPECIFIED", "of none"),
+        ];
+        let table = table.map(|(subject, advice)| (subject.to_owned(), advice));
+        let of = |reason, function| find(&table, reason, function);
         assert_eq!(of("A", "x"), Some("of a"));
         assert_eq!(of("A", "g"), Some("of a at f or g"));
         assert_eq!(of("A", "h"), Some("of a"));

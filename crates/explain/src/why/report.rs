@@ -17,10 +17,13 @@ use trawl_view::why::{DropKey, REASON_XDP, Row, Tally, is_for};
 use super::advice;
 use super::blame::Blame;
 use super::counted::{CountedLoss, Differences};
+use super::drops;
 use super::noted::{named_in, with_noted};
 use super::ruleset::Packets;
 use super::socket_drops::SocketKind;
 
+/// Directory of the pages about reasons.
+const PAGES: &str = "docs/drops";
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
 /// Multiple of the reference's rate from which on a row is shown.
@@ -67,6 +70,9 @@ struct ReportRow {
     blame: Blame,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+    /// The page about the reason, in the repository.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -251,6 +257,11 @@ impl LossReport {
         self.reference = Some(Compared { as_before });
     }
 
+    /// Returns the most frequent reason that has a page.
+    pub fn explained(&self) -> Option<&str> {
+        self.rows.iter().find(|row| row.page.is_some()).map(|row| row.key.reason.as_str())
+    }
+
     /// Returns the sum of the rows, and the number of drops missing from them; `None` without either.
     pub fn account(&self) -> Option<String> {
         let Sums { recorded, lost, .. } = self.account;
@@ -287,6 +298,7 @@ impl ReportRow {
             other_flows: (row.flows.len() > named).then(|| row.flows.len() - named),
             change: None,
             advice: advice.clone(),
+            page: drops::find(&key.reason).map(|reason| format!("{PAGES}/{}", reason.file())),
             blame,
         }
     }
@@ -336,6 +348,13 @@ pub struct KnownCounter {
     reasons: Vec<&'static str>,
     protocol: Option<&'static str>,
     what: &'static str,
+}
+
+impl KnownCounter {
+    /// Returns the reasons of the same packets, some with the function after `@`.
+    pub fn reasons(&self) -> impl Iterator<Item = &'static str> {
+        self.reasons.iter().copied()
+    }
 }
 
 pub fn known_counters() -> impl Iterator<Item = KnownCounter> {

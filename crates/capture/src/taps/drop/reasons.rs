@@ -67,6 +67,17 @@ pub struct Reasons {
     names: BTreeMap<u32, String>,
 }
 
+/// Returns names that share a part with an unknown one, longest match first.
+pub fn similar<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let name = name.to_ascii_uppercase();
+    let words = || name.split('_').filter(|word| word.len() >= LIKE_LEAST);
+    let common = |one: &str| -> usize { words().filter(|word| one.contains(word)).map(str::len).sum() };
+    let mut found: Vec<(usize, &str)> = all.map(|one| (common(one), one)).filter(|(common, _)| *common > 0).collect();
+    found.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    found.truncate(LIKE_MOST);
+    found.into_iter().map(|(_, one)| one).collect()
+}
+
 impl Reasons {
     pub fn of_kernel() -> Result<Self> {
         let fail = |e| Error::os("cannot read the kernel's type information", e);
@@ -117,7 +128,7 @@ impl Reasons {
         let one = |name: &String| {
             let plain = short(name);
             self.number(plain).or_else(|| plain.parse().ok()).ok_or_else(|| {
-                let like = self.like(plain);
+                let like = similar(plain, self.all());
                 let why = if like.is_empty() {
                     "the running kernel has no reason of that name".to_owned()
                 } else {
@@ -128,18 +139,6 @@ impl Reasons {
             })
         };
         list.iter().map(one).collect()
-    }
-
-    /// Returns names that share a part with an unknown one, longest match first.
-    fn like(&self, name: &str) -> Vec<&str> {
-        let name = name.to_ascii_uppercase();
-        let words = || name.split('_').filter(|word| word.len() >= LIKE_LEAST);
-        let common = |one: &str| -> usize { words().filter(|word| one.contains(word)).map(str::len).sum() };
-        let mut found: Vec<(usize, &str)> =
-            self.all().map(|one| (common(one), one)).filter(|(common, _)| *common > 0).collect();
-        found.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-        found.truncate(LIKE_MOST);
-        found.into_iter().map(|(_, one)| one).collect()
     }
 
     /// Returns a bit for each of these names that the running kernel has.
