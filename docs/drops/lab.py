@@ -308,7 +308,8 @@ TUNSETIFF, TUNSETTXFILTER, TUNSETQUEUE, TUNSETFILTEREBPF = 0x400454CA, 0x400454D
 
 
 def tun(name, flags, queue=500):
-    """Opens a tun or tap device in b, and sets it up; returns its file."""
+    """Opens a tun or tap device in b, and sets it up without IPv6, which would send packets; returns its file."""
+    run("b", "sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
     with inside("b"):
         device = open("/dev/net/tun", "r+b", buffering=0)
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags | IFF_NO_PI))
