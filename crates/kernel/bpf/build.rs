@@ -1,4 +1,5 @@
-//! Compiles the BPF programs of /bpf and turns the headers they share with user space into Rust.
+//! Compiles the BPF programs of /bpf and turns the headers they share with user space into Rust. A published crate contains
+//! the results (scripts/package-crates), which need no clang.
 
 use std::{
     env,
@@ -13,12 +14,23 @@ const SHARED_WITH_DPDK: &str = "../dpdk/exchange.h";
 /// The kernel's structures that programs read.
 const KERNEL_TYPES: &str = "lib/kernel_types.h";
 
-fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../bpf");
-    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    println!("cargo:rerun-if-changed={}", root.display());
-    println!("cargo:rerun-if-env-changed=CLANG");
+/// Directory of the results in a published crate, one for each architecture.
+const PREBUILT: &str = "prebuilt";
 
+fn main() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let prebuilt = package.join(PREBUILT);
+    let is_published = prebuilt.is_dir();
+    if is_published && env::var_os("CLANG").is_none() {
+        println!("cargo:rerun-if-changed={PREBUILT}");
+        return copy_files(&prebuilt.join(target()), Path::new(&out));
+    }
+
+    // A published crate also contains the sources, for those who set CLANG to compile them.
+    let root = package.join(if is_published { "bpf" } else { "../../../bpf" });
+    println!("cargo:rerun-if-changed={}", root.display());
     let (mut objects, mut shared) = (Vec::new(), vec![root.join(SHARED_WITH_DPDK)]);
     for source in files_of(&root) {
         let name = source.file_name().unwrap_or_default().to_string_lossy();
@@ -42,6 +54,21 @@ fn main() {
         let text =
             fs::read_to_string(&header).unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
         fs::write(format!("{out}/{name}.rs"), rust_from_header(&text)).expect("OUT_DIR can be written");
+    }
+}
+
+/// Returns the name of the target's architecture.
+fn target() -> String {
+    env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it")
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    let files = fs::read_dir(from);
+    let files =
+        files.unwrap_or_else(|e| panic!("no programs for this architecture, {}: {e}; set CLANG", from.display()));
+    for file in files {
+        let file = file.expect("a published crate can be read");
+        fs::copy(file.path(), to.join(file.file_name())).expect("OUT_DIR can be written");
     }
 }
 
@@ -70,11 +97,11 @@ fn files_of(root: &Path) -> Vec<PathBuf> {
 }
 
 fn compile(root: &Path, source: &Path, object: &str) {
-    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => "x86",
-        Ok("aarch64") => "arm64",
-        Ok("riscv64") => "riscv",
-        other => panic!("trawl's BPF programs do not support the architecture {other:?}"),
+    let arch = match target().as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        "riscv64" => "riscv",
+        other => panic!("trawl's BPF programs do not support the architecture {other}"),
     };
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
     let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
