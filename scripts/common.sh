@@ -11,7 +11,7 @@ readonly RUST_NEEDED=1.91
 # which libpcap looks up in files of netbase.
 readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev libzstd-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
-readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
+readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev dpkg-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
 # Packages for building the helper for --tap dpdk.
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # Packages for the virtual machine and its tests, which are skipped if these cannot be installed. bison and flex
@@ -26,7 +26,11 @@ readonly CLUSTER_PACKAGES=(libseccomp2)
 
 # Packages for building and checking a release (scripts/dist), among them generators of libpcap's parsers, a compiler
 # and an emulator for arm64, and RPM.
-readonly DIST_PACKAGES=(bison debootstrap flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq lintian qemu-user-static rpm)
+readonly DIST_PACKAGES=(bison debootstrap dpkg-dev flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq lintian netbase qemu-user-static rpm rpmlint)
+# Packages for checking the files in packaging/ (scripts/lint-packages).
+readonly CHANNEL_PACKAGES=(jq nix-bin rpmlint ruby)
+# Packages for the Debian source package (scripts/deb-source).
+readonly SOURCE_PACKAGES=(debhelper dpkg-dev jq lintian)
 # The libraries that a static binary contains, besides those of the compiler and libpcap.
 readonly STATIC_PACKAGES=(libelf-dev libzstd-dev zlib1g-dev)
 
@@ -51,6 +55,22 @@ die() {
 # Prints the directory of cargo's build results.
 target_dir() {
     printf '%s\n' "${CARGO_TARGET_DIR:-target}"
+}
+
+# Prints the version in Cargo.toml.
+trawl_version() {
+    sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml
+}
+
+# Prints a changelog of the Debian packages for version $1.
+debian_changelog() {
+    cat <<CHANGELOG
+trawl ($1) unstable; urgency=medium
+
+  * See /usr/share/doc/trawl/CHANGELOG.md.gz.
+
+ -- trawl's authors <trawl@packages.debian.org>  $(date -uR -d "@$SOURCE_DATE_EPOCH")
+CHANGELOG
 }
 
 # Succeeds if version $1 is at least version $2.
