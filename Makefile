@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet build-query all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels test-cluster fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet build-query all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels test-cluster fuzz bench fmt lint lock format english clippy doc man record site dist deb-source package-crates lint-packages clean size
 
 # Root's PATH may lack the directory where rustup puts cargo.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -186,6 +186,18 @@ dist: ## Build the files of a release in out/dist, check them, and compare them 
 
 deb: build build-bench build-fleet build-query ## Build Debian packages in out/
 	@scripts/deb
+
+deb-source: ## Build the Debian source package with its crates in out/source, and check it
+	@scripts/install source
+	@scripts/deb-source
+
+package-crates: ## Pack the libraries for the Rust registry in out/crates, and build each without clang
+	@scripts/install build
+	@scripts/package-crates
+
+lint-packages: ## Check the files in packaging/ by the linters of their channels
+	@scripts/install channels
+	@scripts/lint-packages
 
 clean: ## Remove build results and recordings
 	cargo clean
