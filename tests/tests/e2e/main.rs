@@ -96,6 +96,7 @@ mod trial;
 mod trial_live;
 mod trigger;
 mod unchanged;
+mod upgrade;
 mod view;
 mod why;
 mod with_hooks;
