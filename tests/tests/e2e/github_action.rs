@@ -9,7 +9,7 @@ use serde_json::Value;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{self, EnhancedPacket, SectionHeader};
 use trawl_tests::lab::Directory;
-use trawl_tests::{binary, frames, programs, root_or_skip, s3, skip};
+use trawl_tests::{binary, frames, programs, root_or_skip, s3, skip, tools_or_skip};
 
 fn action() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/github-action")
@@ -39,17 +39,19 @@ fn names(object: &Value) -> Vec<&str> {
     names
 }
 
-/// A misspelt name would be an empty text on the runner, not an error.
-#[test]
-fn inputs_and_outputs_have_the_same_names_everywhere() {
-    let (Some(definition), Some(example)) = (yaml("action.yml"), yaml("example.yml")) else {
-        return;
-    };
+/// Checks that a step passes each input of an action in `folder`, and that its script reads it.
+fn assert_scripts_read_inputs(definition: &Value, folder: &Path) {
     let mut passed = Vec::new();
     for step in definition["runs"]["steps"].as_array().expect("a list") {
-        let run = step["run"].as_str().expect("a text").trim_matches('"');
-        let script = action().join(run.strip_prefix("$GITHUB_ACTION_PATH/").expect("a script of the action"));
-        let script = fs::read_to_string(script).expect("a script");
+        let Some(run) = step["run"].as_str() else {
+            let given = step["with"].as_object().expect("inputs of another action").values();
+            let of_input =
+                |value: &Value| Some(value.as_str()?.strip_prefix("${{ inputs.")?.strip_suffix(" }}")?.to_owned());
+            passed.extend(given.filter_map(of_input));
+            continue;
+        };
+        let script = run.trim_matches('"').strip_prefix("$GITHUB_ACTION_PATH/").expect("a script of the action");
+        let script = fs::read_to_string(folder.join(script)).expect("a script");
         for (name, value) in step["env"].as_object().expect("inputs") {
             let input = name.to_lowercase().replace('_', "-");
             assert_eq!(value.as_str(), Some(format!("${{{{ inputs.{input} }}}}").as_str()));
@@ -58,7 +60,17 @@ fn inputs_and_outputs_have_the_same_names_everywhere() {
         }
     }
     passed.sort();
+    passed.dedup();
     assert_eq!(passed, names(&definition["inputs"]));
+}
+
+/// A misspelt name would be an empty text on the runner, not an error.
+#[test]
+fn inputs_and_outputs_have_the_same_names_everywhere() {
+    let (Some(definition), Some(example)) = (yaml("action.yml"), yaml("example.yml")) else {
+        return;
+    };
+    assert_scripts_read_inputs(&definition, &action());
     let script = fs::read_to_string(action().join("test")).expect("a script");
     for (name, output) in definition["outputs"].as_object().expect("outputs") {
         assert_eq!(output["value"].as_str(), Some(format!("${{{{ steps.test.outputs.{name} }}}}").as_str()));
@@ -164,4 +176,43 @@ fn script_fails_without_a_result() {
     job.run(&[("CAPTURES", "captures/*.pcapng")]);
     let (status, outputs, said) = job.run(&[("CAPTURES", "captures/*.pcapng"), ("AGAINST", "missing.o")]);
     assert_eq!((status, outputs.len()), (2, 0), "{said}");
+}
+
+/// Runs the script of the action that captures, in a network namespace of its own; returns its exit status and its output.
+fn run_captured(job: &Directory, command: &str) -> (i32, String, String) {
+    let path = |name: &str| job.path().join(name);
+    fs::write(path("outputs"), "").expect("a file");
+    let script = "ip link set lo up && mount -t tmpfs tmpfs /run/trawl && exec \"$0\"";
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", script])
+        .arg(action().join("capture/run"))
+        .current_dir(job.path())
+        .env("PATH", format!("{}:{}", job.path().display(), std::env::var("PATH").expect("a text")))
+        .env("GITHUB_OUTPUT", path("outputs"))
+        .env("GITHUB_STEP_SUMMARY", path("summary"))
+        .envs([("RUN", command), ("DIRECTORY", "kept"), ("FILTER", "icmp"), ("ARGUMENTS", "--snapshot-length=96\n")])
+        .output()
+        .expect("unshare is part of every Debian system");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (output.status.code().expect("an exit status"), fs::read_to_string(path("outputs")).expect("a file"), said)
+}
+
+#[test]
+fn packets_of_a_command_are_kept_if_it_fails() {
+    if let Some(definition) = yaml("capture/action.yml") {
+        assert_scripts_read_inputs(&definition, &action().join("capture"));
+    }
+    if !root_or_skip() || !tools_or_skip(&["ping"]) {
+        return;
+    }
+    let job = Directory::new();
+    std::os::unix::fs::symlink(binary::path(), job.path().join("trawl")).expect("the binary");
+    fs::create_dir_all("/run/trawl").expect("root may");
+    let (status, outputs, said) = run_captured(&job, "ping -c 2 -i 0.2 127.0.0.1; exit 3");
+    assert_eq!((status, outputs.as_str()), (3, "capture=kept/capture.pcapng.zst\n"), "{said}");
+    let shown = fs::read_to_string(job.path().join("summary")).expect("a summary");
+    assert_eq!(shown.matches("ICMP echo request").count(), 2, "{shown}");
+    let (status, outputs, said) = run_captured(&job, "ping -c 1 127.0.0.1");
+    assert_eq!((status, outputs.as_str()), (0, ""), "{said}");
+    assert!(!job.path().join("kept").exists());
 }

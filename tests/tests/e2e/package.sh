@@ -34,13 +34,6 @@ version() {
 }
 test "$(version)" = "$(echo "$first" | cut -d _ -f 2)"
 in_root trawl --version >/dev/null
-for file in usr/bin/trawl usr/bin/kubectl-trawl usr/bin/kubectl-trawl-fleet usr/share/man/man1/kubectl-trawl.1.gz usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
-    usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
-    lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
-    lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service lib/systemd/system/trawl-keep@.service usr/share/wireshark/profiles/trawl/preferences \
-    usr/share/trawl/alerts.yml usr/share/trawl/grafana.json usr/share/trawl/grafana-agents.json; do
-    test -s "$root/$file" || { echo "missing: $file"; exit 1; }
-done
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
 in_root dpkg --verify trawl
 # The installed program captures at a real hook, into a file.
@@ -68,6 +61,17 @@ test "$(version)" = "$(echo "$later" | cut -d _ -f 2)"
 test -L "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
 test -f "$root/var/lib/trawl/captures/seen.pcapng"
 in_root trawl --version >/dev/null
+# The later version reads the recording and the rules of the first.
+test "$(in_root trawl read /var/lib/trawl/captures/seen.pcapng | wc -l)" = 3
+in_root trawl guard apply --check /etc/trawl/guard.toml >/dev/null
+# An earlier version may lack some of these.
+for file in usr/bin/trawl usr/bin/kubectl-trawl usr/bin/kubectl-trawl-fleet usr/share/man/man1/kubectl-trawl.1.gz usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
+    usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
+    lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
+    lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service lib/systemd/system/trawl-keep@.service usr/share/wireshark/profiles/trawl/preferences \
+    usr/share/trawl/alerts.yml usr/share/trawl/grafana.json usr/share/trawl/grafana-agents.json; do
+    test -s "$root/$file" || { echo "missing: $file"; exit 1; }
+done
 echo upgraded
 
 in_root dpkg --remove trawl >/dev/null
