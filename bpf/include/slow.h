@@ -88,7 +88,8 @@ struct slow_socket {
 	__u8 round_trips[SLOW_BUCKETS];
 	__u8 queue[SLOW_BUCKETS];
 	__u8 turn_times[SLOW_BUCKETS];
-	__u8 padding[1];
+	/* The last look at open files that has seen the socket; 0: none has. */
+	__u8 look;
 };
 
 /* The two ends of a connection; IPv4 addresses are mapped into IPv6. Ports are in the host's byte order. */

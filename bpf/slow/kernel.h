@@ -11,6 +11,10 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct bpf_iter_meta {
+	__u64 session_id;
+};
+
 typedef struct {
 	int counter;
 } atomic_t;

@@ -117,6 +117,12 @@ pub fn has_socket_of_file() -> bool {
     *FOUND.get_or_init(attempt::socket_of_file)
 }
 
+/// Returns true if programs may iterate over the storage of sockets, since 5.9, which some hosts forbid.
+pub fn has_storage_iterator() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    !is_unwanted("storage-iterator") && *FOUND.get_or_init(attempt::storage_iterator)
+}
+
 /// Returns true if a value of a map may be larger than 4 MiB, since 6.0.
 pub fn has_large_values() -> bool {
     !is_unwanted("large-values") && KernelFeature::LargeValues.probe().is_supported()

@@ -22,9 +22,10 @@ use crate::table::Table;
 
 const EVENTS: &str = "slow_events";
 const SOCKETS: &str = "slow_sockets";
-/// The iterators: over existing sockets, and over measured ones.
+/// The iterators: over existing sockets, over measured ones, and over measured ones that are open files.
 const EXISTING: &str = "trawl_slow_existing";
 const LOOK: &str = "trawl_slow_look";
+const LOOK_AT_FILES: &str = "trawl_slow_look_at_files";
 /// Programs that see the answers of name servers: the first runs for datagrams alone, but some kernels allow no program at
 /// their functions; the second needs a tracepoint that Linux has since 6.3.
 const ANSWERS: [(&str, &str); 2] = [("trawl_slow_answer", "fentry"), ("trawl_slow_ready", READY)];
@@ -51,6 +52,11 @@ pub fn obstacle() -> Option<String> {
     let is_there = |name: &&&str| matches!(kernel_types::tracepoint(name), Ok(Some(_)));
     let missing = TRACEPOINTS.iter().find(|name| !is_there(name))?;
     Some(format!("the kernel has no tracepoint {missing} with type information"))
+}
+
+/// Returns true if a look sees all sockets, and not only those that are open files.
+pub fn sees_all_sockets() -> bool {
+    probe::has_storage_iterator()
 }
 
 /// Returns true if the kernel allows a program that sees the answers of name servers.
@@ -142,17 +148,20 @@ impl SlowWatch {
             let shared = maps.iter().find(|(name, _)| map.name() == *name);
             shared.map_or(Ok(()), |(_, shared)| map.reuse_fd(*shared)).map_err(fail)?;
         }
+        let look = if probe::has_storage_iterator() { LOOK } else { LOOK_AT_FILES };
         for mut program in open.progs_mut() {
-            let is_wanted = program.autoload() || answers.is_some_and(|name| program.name() == name);
+            let is_wanted =
+                program.autoload() || program.name() == look || answers.is_some_and(|name| program.name() == name);
             program.set_autoload(is_wanted);
         }
         let object = open.load().map_err(fail)?;
-        let (mut links, mut existing, mut look) = (Vec::new(), None, None);
+        let (mut links, mut existing, mut looking) = (Vec::new(), None, None);
         let sockets = descriptor(&object, SOCKETS)?;
         for program in object.progs_mut().filter(|one| one.autoload()) {
             match program.name().to_str() {
                 Some(EXISTING) => existing = Some(program.attach().map_err(fail)?),
-                Some(LOOK) => look = Some(program.attach_iter(sockets.as_fd()).map_err(fail)?),
+                Some(LOOK) => looking = Some(program.attach_iter(sockets.as_fd()).map_err(fail)?),
+                Some(LOOK_AT_FILES) => looking = Some(program.attach().map_err(fail)?),
                 _ => links.push(program.attach().map_err(fail)?),
             }
         }
@@ -171,7 +180,7 @@ impl SlowWatch {
         Ok(Self {
             events,
             found,
-            look: look.ok_or_else(|| missing(LOOK))?,
+            look: looking.ok_or_else(|| missing(look))?,
             counts: table(&object, "slow_counts")?,
             answers: table(&object, "slow_answers")?,
             questions: table(&object, "slow_questions")?,

@@ -52,6 +52,27 @@ fn connections_from_before_the_start_are_judged() {
     }
 }
 
+/// Some hosts refuse an iterator over the storage of sockets. Sockets that are open files are found all the same, also if
+/// they have several descriptors.
+#[test]
+fn open_files_are_judged_without_an_iterator_over_storage() {
+    let Some(stage) = Stage::open() else { return };
+    for server in stage.servers() {
+        for (ends, think) in [([names(SLOW); 2], THINK), ([SILENT; 2], NOT)] {
+            let watches = [&stage.client, &stage.server].map(|end| {
+                let arguments = args!("slow --netns {} --json", end.name);
+                Running::start_without("storage-iterator", &arguments, "measuring connections")
+            });
+            let connected = stage.connect(server);
+            let copies = connected.each_ref().map(|end| end.try_clone().expect("another descriptor"));
+            let kept = converse(connected, QUESTIONS, think, PAUSE);
+            let reports = watches.map(|watch| watch.stop().json());
+            drop((kept, copies));
+            assert_right(ends, &reports);
+        }
+    }
+}
+
 /// The first question is in the request for the connection.
 #[test]
 fn fast_open_is_judged_or_unknown() {

@@ -27,6 +27,7 @@ const USUAL_VALUES: u32 = 8;
 const LARGE_VALUE: u32 = 8 << 20;
 /// The kernel's function at which programs see the open files of all processes.
 const FILES_ITERATOR: &str = "bpf_iter_task_file";
+const STORAGE_ITERATOR: &str = "bpf_iter_bpf_sk_storage_map";
 /// A function in every kernel that can trace functions with BPF, for tests like this one.
 const TRACEABLE: &str = "bpf_fentry_test1";
 
@@ -225,13 +226,21 @@ pub fn socket_of_file() -> bool {
     let Ok(function) = kernel_function(FILES_ITERATOR) else {
         return false;
     };
-    let loaded = LoadOptions {
+    iterator(function, &code).map_or_else(|e| e.raw_os_error() != Some(libc::EINVAL), |_| true)
+}
+
+/// Loads an iterator over the storage of sockets, which some hosts forbid.
+pub fn storage_iterator() -> bool {
+    kernel_function(STORAGE_ITERATOR).and_then(|function| iterator(function, &returning(0))).is_ok()
+}
+
+fn iterator(function: u32, code: &[Insn]) -> io::Result<OwnedFd> {
+    LoadOptions {
         expected_attach_type: program::ATTACH_ITERATOR,
         traced: Some(Traced { program: None, function }),
         ..LoadOptions::new(NAME, TRACING)
     }
-    .load(&code);
-    loaded.map_or_else(|e| e.raw_os_error() != Some(libc::EINVAL), |_| true)
+    .load(code)
 }
 
 pub fn raw_tracepoint() -> ProbeAnswer {
