@@ -133,6 +133,9 @@ fn shape(row: &str) -> Vec<String> {
     let mut words = Vec::new();
     for word in row.split_whitespace().filter(|word| !word.contains('[')) {
         let mut plain = String::new();
+        // The handle of a queueing discipline is hexadecimal.
+        let is_handle = word.strip_suffix(':').is_some_and(|stem| stem.chars().all(|one| one.is_ascii_hexdigit()));
+        let word = if is_handle { "0:" } else { word };
         for letter in word.chars() {
             match letter {
                 '0'..='9' if plain.ends_with('N') => {}
