@@ -30,8 +30,8 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
         head(&mut body, source);
     }
     body.push_str("<main><h2 id=\"summary\">Results</h2>");
-    for source in sources {
-        summary(&mut body, source, sources.len() > 1);
+    for (number, source) in sources.iter().enumerate() {
+        summary(&mut body, source, number, sources.len() > 1);
     }
     if compare && let Some((first, rest)) = sources.split_first() {
         for other in rest {
@@ -44,8 +44,8 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
         }
     }
     body.push_str("<h2 id=\"behind\">Where trawl is behind a peer</h2>");
-    for source in sources {
-        closing_note(&mut body, source);
+    for (number, source) in sources.iter().enumerate() {
+        closing_note(&mut body, source, number);
     }
     body.push_str("<h2 id=\"peers\">Peers</h2>");
     for source in sources {
@@ -154,16 +154,22 @@ fn names(columns: &[&str]) -> Vec<String> {
     columns.iter().map(|column| (*column).to_owned()).collect()
 }
 
-fn summary(body: &mut String, source: &Source, is_named: bool) {
+/// Returns the anchor of an experiment's section, by the number of its source.
+fn anchor(name: &str, number: usize) -> String {
+    if number == 0 { name.to_owned() } else { format!("{name}-{number}") }
+}
+
+fn summary(body: &mut String, source: &Source, number: usize, is_named: bool) {
     if is_named {
         let _ = write!(body, "<h3>{}</h3>", escape(&source.name));
     }
     let columns = ["Experiment", "The study found", "This machine shows", "Shape agrees", "Summary"];
     let rows = source.report.experiments.iter().map(|one| {
         let name = escape(&one.definition.name);
+        let anchor = anchor(&name, number);
         let named = |head: &str, text: &str| format!("<td data-head=\"{head}\">{text}</td>");
         format!(
-            "<tr><th scope=\"row\"><a href=\"#{name}\">{name}</a></th>{}{}{}{}</tr>",
+            "<tr><th scope=\"row\"><a href=\"#{anchor}\">{name}</a></th>{}{}{}{}</tr>",
             named(columns[1], &escape(&one.definition.found)),
             named(columns[2], &escape(&one.finding.shows)),
             named(columns[3], &agreement(one)),
@@ -220,7 +226,7 @@ fn section(
     plots: &mut Vec<Plot>,
 ) {
     let definition = &one.definition;
-    let id = if number == 0 { definition.name.clone() } else { format!("{}-{number}", definition.name) };
+    let id = anchor(&definition.name, number);
     let whose = if is_named { format!(" ({})", source.name) } else { String::new() };
     let _ = write!(
         body,
@@ -400,7 +406,7 @@ fn parameters(body: &mut String, one: &Experiment) {
     );
 }
 
-fn closing_note(body: &mut String, source: &Source) {
+fn closing_note(body: &mut String, source: &Source, number: usize) {
     let found = behind(&source.report.experiments);
     if found.is_empty() {
         body.push_str("<p>Nowhere by more than the spread.</p>");
@@ -408,7 +414,8 @@ fn closing_note(body: &mut String, source: &Source) {
     }
     body.push_str("<ul>");
     for (name, leads) in found {
-        let _ = write!(body, "<li><a href=\"#{0}\">{0}</a>: {1}</li>", escape(&name), escape(&leads));
+        let (name, leads) = (escape(&name), escape(&leads));
+        let _ = write!(body, "<li><a href=\"#{}\">{name}</a>: {leads}</li>", anchor(&name, number));
     }
     body.push_str("</ul>");
 }
