@@ -11,7 +11,9 @@ readonly RUST_NEEDED=1.91
 # which libpcap looks up in files of netbase.
 readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev libzstd-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
-readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev dpkg-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
+readonly TEST_PACKAGES=(bash-completion bpftool chromium curl debootstrap dpdk-dev dpkg-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3 python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
+# Packages for the site (scripts/site).
+readonly SITE_PACKAGES=(mandoc python3)
 # Packages for building the helper for --tap dpdk.
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # Packages for the virtual machine and its tests, which are skipped if these cannot be installed. bison and flex

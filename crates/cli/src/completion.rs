@@ -132,6 +132,11 @@ pub fn labs() -> ArgValueCompleter {
     })
 }
 
+/// Completes the names of lessons.
+pub fn lessons() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| matching(word, crate::lab::lesson::names().map(str::to_owned)))
+}
+
 /// Completes an item of the list; after a comma, the next one.
 pub fn of_list(words: &[&'static str]) -> ArgValueCompleter {
     let words = words.to_vec();

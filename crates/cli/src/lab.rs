@@ -17,6 +17,8 @@ use crate::args::NetnsArg;
 use crate::json;
 use crate::terminal::write_out;
 
+pub mod lesson;
+
 /// Creates and removes test networks of namespaces
 #[derive(Debug, clap::Args)]
 #[command(infer_subcommands = true)]
@@ -74,6 +76,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    Lesson(lesson::Args),
     /// Sends test frames out of an interface and counts them
     #[command(hide = true)]
     Send(Send),
@@ -157,6 +160,7 @@ pub fn run(args: LabArgs) -> Result<ExitCode> {
         }
         Command::Clean { all, json } => clean(all, json)?,
         Command::List { json } => list(json)?,
+        Command::Lesson(args) => return lesson::run(&args),
         Command::Send(args) => send_frames(&args)?,
     };
     write_out(&text)?;

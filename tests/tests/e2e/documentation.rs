@@ -105,7 +105,7 @@ fn numbers_replaced(word: &str) -> String {
 }
 
 /// Returns the words of a line, with `#` for numbers, addresses and times, and `unit` for units after them.
-fn shape(line: &str) -> Vec<String> {
+pub(crate) fn shape(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
         let mut shape = numbers_replaced(word);
@@ -135,7 +135,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).expect("a part of the source")
 }
 

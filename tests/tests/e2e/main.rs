@@ -51,6 +51,7 @@ mod once;
 mod outputs;
 mod package;
 mod packet_frames;
+mod pages;
 mod patterns;
 mod pcap_tap;
 mod peer_modules;
