@@ -176,8 +176,8 @@ uninstall: ## Remove the files that `make install` installed
 	rm -rf $(DESTDIR)$(PROFILES)/trawl $(ROOT)/share/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
-site: ## Check the links of the documentation, and build it as a site, target/site/html
-	@scripts/install build
+site: ## Build the documentation and manual pages as a site, target/site/html, and check its links
+	@scripts/install build site
 	@scripts/site
 
 dist: ## Build the files of a release in out/dist, check them, and compare them with a second build

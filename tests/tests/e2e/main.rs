@@ -82,6 +82,7 @@ mod second_look;
 mod series;
 mod serve;
 mod sharing;
+mod site;
 mod slow;
 mod slow_live;
 mod sources;
