@@ -119,10 +119,12 @@ doc: ## Build the documentation of the libraries, target/doc
 	@scripts/install build
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-pipeline -p trawl-capture
 
-man: build build-bench build-fleet ## Generate the manual pages in docs/man
+man: build build-bench build-fleet ## Generate the manual pages in docs/man, docs/pcapng.md and Wireshark's post-dissector
 	$(TARGET)/release/trawl man docs/man
 	$(TARGET)/release/trawl-bench man docs/man
 	$(TARGET)/release/trawl-fleet man docs/man
+	$(TARGET)/release/trawl extcap fields --lua > packaging/wireshark/trawl.lua
+	$(TARGET)/release/trawl extcap fields --markdown > docs/pcapng.md
 
 record: build ## Record the demonstration as docs/demo.svg, the picture in the README
 	@scripts/install demo
@@ -135,6 +137,7 @@ DESTDIR ?=
 ROOT := $(DESTDIR)$(PREFIX)
 # Wireshark reads only its own directories, which are in /usr wherever trawl is installed.
 EXTCAP ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
+PLUGINS ?= $(patsubst %/extcap,%/plugins,$(EXTCAP))
 PROFILES ?= /usr/share/wireshark/profiles
 # The installed binary, and the directory of the helpers.
 BINARY ?= $(TARGET)/release/trawl
@@ -142,7 +145,7 @@ HELPERS ?= $(TARGET)/release
 # Emulator for a binary of another architecture.
 RUN ?=
 
-install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
+install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script and post-dissector
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
 	for helper in trawl-bench trawl-dpdk trawl-fleet trawl-query; do [ ! -x $(HELPERS)/$$helper ] || \
@@ -157,8 +160,9 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	    mkdir -p $(ROOT)/lib/systemd/system && \
 	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
 	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
-	for file in preferences colorfilters; do \
+	for file in preferences colorfilters dfilter_buttons; do \
 	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
+	install -D -m 644 packaging/wireshark/trawl.lua $(DESTDIR)$(PLUGINS)/trawl.lua
 	for file in grafana.json grafana-agents.json alerts.yml; do \
 	    install -D -m 644 packaging/prometheus/$$file $(ROOT)/share/trawl/$$file; done
 	install -D -m 644 packaging/kubernetes/trawl.yaml $(ROOT)/share/trawl/kubernetes.yaml
@@ -172,7 +176,7 @@ uninstall: ## Remove the files that `make install` installed
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1 packaging/kubernetes/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
-	rm -f $(DESTDIR)$(EXTCAP)/trawl
+	rm -f $(DESTDIR)$(EXTCAP)/trawl $(DESTDIR)$(PLUGINS)/trawl.lua
 	rm -rf $(DESTDIR)$(PROFILES)/trawl $(ROOT)/share/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 

@@ -290,18 +290,20 @@ impl Assembly {
         let interface = site.map(|site| &site.interface);
         let pod = site.and_then(|site| Some(site.pod.as_ref()?.comment()));
         let how = if point.mode.is_empty() { String::new() } else { format!(" ({})", point.mode) };
+        let comments: Vec<String> = point.program.iter().cloned().chain(pod).collect();
         pcapng::Interface {
             link_type: point.link_type.or(interface.map(|interface| interface.link_type)).unwrap_or(LINKTYPE_ETHERNET),
             snaplen: options.snaplen.min(self.rings.geometry.max_captured()),
             name: Some(self.points.block_name(point)),
-            comments: point.program.iter().cloned().chain(pod).collect(),
+            // Wireshark passes the description to dissectors, and the comments not.
             description: Some(format!(
                 "{}{how}, time stamps from the {} clock{}{}",
                 point.hook,
                 seed.clock,
                 point.stamps.describe(),
-                point.note.as_ref().map_or(String::new(), |note| format!(", {note}"))
+                point.note.iter().chain(&comments).map(|more| format!(", {more}")).collect::<String>()
             )),
+            comments,
             speed: interface.and_then(|interface| interface.speed_bits),
             mac: interface.and_then(|interface| interface.mac),
             hardware: interface.filter(|interface| interface.index != 0).map(|interface| interface.hardware_text()),

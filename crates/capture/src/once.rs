@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
+use trawl_packet::pcapng::note::keys::SEEN;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::write::with_comment;
 use trawl_pipeline::report::StageReport;
@@ -133,7 +134,7 @@ impl Once {
         if points.len() > 1 {
             let name = |point: &u32| self.names.get(*point as usize).map(String::as_str);
             let names: Vec<&str> = points.iter().filter_map(name).collect();
-            let list = format!("seen at {}", names.join(", "));
+            let list = format!("{}{}", SEEN.begin, names.join(", "));
             for comment in comments.iter().rev().chain([&list]) {
                 let before = take(&mut block);
                 with_comment(&mut block, &before, comment, None);

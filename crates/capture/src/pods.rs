@@ -100,6 +100,18 @@ pub fn find(plan: &mut CapturePlan) -> Result<Pods> {
     Ok(Pods { interfaces, on_host: None, events: awaited.into_iter().chain(events).collect() })
 }
 
+/// Returns the names of the pods that run on this host, `NAMESPACE/NAME`; none without a container runtime.
+pub fn running() -> Vec<String> {
+    if !runtime::is_there() {
+        return Vec::new();
+    }
+    let sandboxes = Runtime::new(None).sandboxes().unwrap_or_default();
+    let mut names: Vec<String> = runtime::ready(&sandboxes).map(|pod| pod.to_string()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// Returns the interfaces of pods, and an event for each pod without.
 fn interfaces(found: Vec<FoundPod>) -> (Vec<(String, Arc<Pod>)>, Vec<Event>) {
     let (mut interfaces, mut events) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::probe::{self, Capability};
 use trawl_bpf::process_watch::{FrequentPrograms, ProcessWatch};
 use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
-use trawl_packet::pcapng::note::{CgroupNote, Note, Owner, ProcessNote, SocketNote};
+use trawl_packet::pcapng::note::{CgroupNote, Note, Owner, ProcessFacts, ProcessNote, SocketNote};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
@@ -398,7 +398,14 @@ impl ProcessStage {
         let known = self.known.get(&process.id);
         let known = known.and_then(|known| known.all.last());
         let name = known.and_then(|known| known.name.as_deref());
-        Some(ProcessNote { name: name.unwrap_or_default(), id: process.id }.text())
+        let cgroup = known.and_then(|known| CgroupNote::parse(known.comment.as_deref()?)).unwrap_or_default();
+        let facts = ProcessFacts {
+            process: ProcessNote { name: name.unwrap_or_default(), id: process.id },
+            user: known.and_then(|known| known.user_id),
+            container: cgroup.container,
+            pod: cgroup.pod,
+        };
+        Some(facts.text())
     }
 
     /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used

@@ -9,6 +9,7 @@ use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET, VERDICT_EBPF_XDP, blocks,
 };
+use trawl_packet::pcapng::note::keys::WITHIN_TRIGGER;
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::report::{Firing, StageReport, TriggerCause, TriggerReport};
@@ -288,7 +289,7 @@ impl Armed<'_> {
                 *until = (*until).max(time.saturating_add(after));
                 trigger.summary.during_others += 1;
                 if trigger.summary.during_others <= LISTED_MAX && trigger.comment.is_none() {
-                    trigger.comment = Some(format!("within trigger {}: {cause}", trigger.summary.events));
+                    trigger.comment = Some(format!("{}{}: {cause}", WITHIN_TRIGGER.begin, trigger.summary.events));
                 }
                 Ok(())
             }

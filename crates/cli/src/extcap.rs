@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::num::ParseIntError;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Subcommand;
@@ -25,14 +24,17 @@ use trawl_plan::{CapturePlan, TapChoice};
 use trawl_sink::ChosenPackets;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::process::own_binary;
-use trawl_sys::{Error, Result, errno, files::create};
+use trawl_sys::{Error, Result, errno};
 
 use crate::args::choice;
 use crate::capture::args::{DIRECTIONS, ENDS};
 use crate::capture::recording;
-use crate::terminal::{say, write_out};
+use crate::terminal::write_out;
 use crate::units;
+
+mod dissector;
+mod fields;
+mod install;
 
 /// Captures for Wireshark and tshark, which run this command
 ///
@@ -41,7 +43,7 @@ use crate::units;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    command: Option<InstallCommand>,
+    command: Option<ExtcapCommand>,
     /// List interfaces
     #[arg(long)]
     extcap_interfaces: bool,
@@ -120,11 +122,13 @@ pub struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum InstallCommand {
-    /// Registers trawl's interfaces with Wireshark and tshark, and adds a profile 'trawl'
-    Install(InstallArgs),
-    /// Removes trawl's interfaces and profile from Wireshark and tshark
-    Remove(InstallArgs),
+enum ExtcapCommand {
+    /// Registers trawl's interfaces and fields with Wireshark and tshark, and adds a profile 'trawl'
+    Install(install::Args),
+    /// Removes trawl's interfaces, fields and profile from Wireshark and tshark
+    Remove(install::Args),
+    /// Lists the fields that Wireshark and tshark show for trawl's records
+    Fields(fields::Args),
 }
 
 /// Taps that Wireshark's dialog offers.
@@ -132,18 +136,26 @@ const TAPS: [&str; 4] = ["xdp", "tailcall", "tc", "packet"];
 
 /// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
-/// The entry for interfaces of other network namespaces, longer than an interface's name can be. Wireshark asks each
-/// entry for its options before it shows the list, so that one for each interface of 200 pods would delay its start by
-/// a minute.
+/// The entry for interfaces of other network namespaces, longer than an interface's name can be.
 const ELSEWHERE: &str = "another-namespace";
+/// Number of interfaces of other namespaces, and of pods, that have entries of their own. Wireshark asks each entry for
+/// its options before it shows the list, so that one for each interface of 200 pods would delay its start by a minute.
+const LISTED_MAX: usize = 32;
+/// The entry for the packets that the kernel drops, in all namespaces; longer than an interface's name can be.
+const DROPPED: &str = "all-dropped-packets";
+/// Prefix of pods. Their names contain a slash; names of interfaces do not.
+const POD: &str = "pod:";
+/// The options of the entry for drops, by their numbers.
+const OF_DROPS: [usize; 7] = [5, 7, 8, 9, 10, 11, 12];
 /// The toolbar's field for the filter.
 const FILTER_CONTROL: u8 = 0;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(command) = args.command {
         match command {
-            InstallCommand::Install(args) => install(&args)?,
-            InstallCommand::Remove(args) => remove(&args)?,
+            ExtcapCommand::Install(args) => install::install(&args)?,
+            ExtcapCommand::Remove(args) => install::remove(&args)?,
+            ExtcapCommand::Fields(args) => write_out(&fields::text(&args))?,
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -212,14 +224,18 @@ fn interfaces() -> String {
         "extcap {{version={}}}{{help=https://www.wireshark.org/docs/man-pages/extcap.html}}{{display=trawl}}\n",
         env!("CARGO_PKG_VERSION")
     );
+    let elsewhere = interfaces_elsewhere(|link| link.is_up() && !link.is_loopback()).take(LISTED_MAX);
+    let pods = trawl_capture::pods::running().into_iter().take(LISTED_MAX);
+    let pods = pods.map(|pod| (format!("{POD}{pod}"), format!("pod {pod}"))).filter(|(name, _)| is_passed(name));
+    let fixed = [
+        (DROPPED, "packets that the kernel drops, with the reason"),
+        (ELSEWHERE, "an interface of another network namespace, chosen in its options"),
+    ];
+    let fixed = fixed.map(|(name, display)| (name.to_owned(), display.to_owned()));
     // A namespace that cannot be read is left out.
-    for (name, display) in interfaces_of(None) {
+    for (name, display) in interfaces_of(None, |_| true).into_iter().chain(elsewhere).chain(pods).chain(fixed) {
         let _ = writeln!(text, "interface {{value={PREFIX}{name}}}{{display=trawl: {display}}}");
     }
-    let _ = writeln!(
-        text,
-        "interface {{value={PREFIX}{ELSEWHERE}}}{{display=trawl: an interface of another network namespace, chosen in its options}}"
-    );
     let _ = writeln!(
         text,
         "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Filter in tcpdump's syntax; \
@@ -228,11 +244,10 @@ fn interfaces() -> String {
     text
 }
 
-/// Returns the names of a namespace's interfaces, and their descriptions. Wireshark could not pass back names with
-/// braces: it has no quoting.
-fn interfaces_of(namespace: Option<&Namespace>) -> Vec<(String, String)> {
+/// Returns the names of a namespace's chosen interfaces, and their descriptions.
+fn interfaces_of(namespace: Option<&Namespace>, is_chosen: impl Fn(&LinkRecord) -> bool) -> Vec<(String, String)> {
     let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
-    let named = links.unwrap_or_default().into_iter().map(|link| {
+    let named = links.unwrap_or_default().into_iter().filter(|link| is_chosen(link)).map(|link| {
         let name = match namespace.and_then(Namespace::name) {
             Some(namespace) => format!("{namespace}:{}", link.name),
             None => link.name.clone(),
@@ -240,16 +255,23 @@ fn interfaces_of(namespace: Option<&Namespace>) -> Vec<(String, String)> {
         let display = describe(&name, &link);
         (name, display)
     });
-    let is_passed = |name: &str| !name.contains(|c: char| matches!(c, '{' | '}') || c.is_control());
     named.filter(|(name, _)| is_passed(name)).collect()
+}
+
+/// Returns false for names with braces, which Wireshark could not pass back: it has no quoting.
+fn is_passed(name: &str) -> bool {
+    !name.contains(|c: char| matches!(c, '{' | '}') || c.is_control())
+}
+
+/// Returns the chosen interfaces of named network namespaces.
+fn interfaces_elsewhere(is_chosen: impl Fn(&LinkRecord) -> bool + Copy) -> impl Iterator<Item = (String, String)> {
+    let namespaces = netns::list().into_iter().filter_map(|name| Namespace::by_name(&name).ok());
+    namespaces.flat_map(move |namespace| interfaces_of(Some(&namespace), is_chosen))
 }
 
 /// Returns the interfaces of named network namespaces.
 fn elsewhere() -> Vec<Value> {
-    let names = netns::list();
-    let namespaces = names.iter().filter_map(|name| Namespace::by_name(name).ok());
-    let found = namespaces.flat_map(|namespace| interfaces_of(Some(&namespace)));
-    let found = found.map(|(name, display)| value(&name, &display, false));
+    let found = interfaces_elsewhere(|_| true).map(|(name, display)| value(&name, &display, false));
     [value("", "none", true)].into_iter().chain(found).collect()
 }
 
@@ -333,10 +355,20 @@ fn config(interface: &str, version: Option<&str>) -> String {
         ),
         _ => String::new(),
     };
-    (elsewhere + include_str!("extcap.txt"))
+    let options = include_str!("extcap.txt");
+    if interface == DROPPED {
+        let is_one = |line: &&str| OF_DROPS.iter().any(|number| is_about(line, *number));
+        return options.lines().filter(is_one).map(|line| format!("{line}\n")).collect();
+    }
+    (elsewhere + options)
         .replace("TAPS\n", &values(TAP_NUMBER, &taps()))
         .replace("PROGRAMS\n", &values(PROGRAM_NUMBER, &programs(interface)))
         .replace("PROGRAM_TYPE", program_type(version))
+}
+
+/// Returns true for a line of the dialog about the option with this number, or a value of it.
+fn is_about(line: &str, number: usize) -> bool {
+    line.starts_with(&format!("arg {{number={number}}}")) || line.starts_with(&format!("value {{arg={number}}}"))
 }
 
 /// Commands of the toolbar's protocol, and the first byte of its messages.
@@ -365,7 +397,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         std::thread::spawn(move || toolbar.apply_filters());
     }
     let mut sink = ChosenPackets::new(fifo, "Wireshark", selector);
-    match trawl_source::live::run_into(&plan, &mut sink) {
+    match trawl_source::live::run_into(plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
         result => result.map(|()| ExitCode::SUCCESS),
@@ -374,7 +406,8 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
 
 /// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
-    let usual = Taps::of(&[asked.tap])?.usual();
+    let tap = if interface == DROPPED { TapChoice::Drop } else { asked.tap };
+    let usual = Taps::of(&[tap])?.usual();
     let has_ends = matches!(asked.tap, TapChoice::Xdp | TapChoice::Tailcall);
     let has_both = matches!(asked.tap, TapChoice::Tc | TapChoice::Packet);
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);
@@ -409,7 +442,11 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         process: processes(asked)?,
         ..usual
     };
-    let sources = Sources { names: vec![interface.to_owned()], ..Sources::default() };
+    let sources = match interface.strip_prefix(POD).filter(|pod| pod.contains('/')) {
+        Some(pod) => Sources { pods: vec![pod.to_owned()], ..Sources::default() },
+        None if interface == DROPPED => Sources::default(),
+        None => Sources { names: vec![interface.to_owned()], ..Sources::default() },
+    };
     Ok(CapturePlan::new(sources, options))
 }
 
@@ -495,170 +532,6 @@ impl Toolbar {
         // A closed toolbar does not end the capture.
         let _ = answers.write_all(&parts);
     }
-}
-
-const PREFERENCES: &str = include_str!("../../../packaging/wireshark/preferences");
-const COLOURS: &str = include_str!("../../../packaging/wireshark/colorfilters");
-/// The script's second line, which identifies it as trawl's.
-const MARK: &str = "# Written by trawl extcap install.";
-
-#[derive(Debug, clap::Args)]
-struct InstallArgs {
-    /// Wireshark's folder for extcap programs [default: the one tshark names, or the user's own]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Wireshark's folder for profiles [default: the user's own]
-    #[arg(long, value_name = "DIR")]
-    profiles: Option<PathBuf>,
-}
-
-struct InstallPaths {
-    /// Candidates for the script's path: the first that this user may write to is used.
-    scripts: Vec<PathBuf>,
-    profile: PathBuf,
-}
-
-impl InstallArgs {
-    fn paths(&self) -> Result<InstallPaths> {
-        let extcap = match &self.dir {
-            Some(dir) => vec![dir.clone()],
-            None => default_extcap()?,
-        };
-        let profiles = match &self.profiles {
-            Some(dir) => dir.clone(),
-            None => configuration()?.join("profiles"),
-        };
-        Ok(InstallPaths {
-            scripts: extcap.iter().map(|dir| dir.join("trawl")).collect(),
-            profile: profiles.join("trawl"),
-        })
-    }
-}
-
-fn home() -> Result<PathBuf> {
-    std::env::var_os("HOME").map(PathBuf::from).ok_or_else(|| {
-        Error::usage("cannot find Wireshark's folders", "HOME is not set").fix("name them with --dir and --profiles")
-    })
-}
-
-fn configuration() -> Result<PathBuf> {
-    Ok(match std::env::var_os("XDG_CONFIG_HOME") {
-        Some(config) => PathBuf::from(config).join("wireshark"),
-        None => home()?.join(".config/wireshark"),
-    })
-}
-
-/// Returns the folders in tshark's answer. Before Wireshark 4.2 only the machine's folder exists, which root alone may
-/// write: the user's own is then the second choice, which Wireshark searches only if an environment variable says so.
-fn default_extcap() -> Result<Vec<PathBuf>> {
-    let folders = Command::new("tshark").args(["-G", "folders"]).output();
-    let text = folders.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let named = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(PathBuf::from(line.trim()))
-    };
-    if let Some(personal) = named("Personal Extcap path:") {
-        return Ok(vec![personal]);
-    }
-    let own = home().map(|home| home.join(".local/lib/wireshark/extcap"));
-    match named("Extcap path:") {
-        Some(shared) => Ok(std::iter::once(shared).chain(own).collect()),
-        None => Ok(vec![own?]),
-    }
-}
-
-fn install(args: &InstallArgs) -> Result<()> {
-    let paths = args.paths()?;
-    let program = own_binary()?;
-    let quoted = program.display().to_string().replace('\'', "'\\''");
-    let text = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
-    let mut written = None;
-    for (index, script) in paths.scripts.iter().enumerate() {
-        refuse_others(script, "install")?;
-        match write(script, &text)
-            .and_then(|()| std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)))
-        {
-            Ok(()) => {
-                written = Some((index, script));
-                break;
-            }
-            Err(e) if is_denied(&e) && index + 1 < paths.scripts.len() => {}
-            Err(e) => return Err(cannot_write(script, e)),
-        }
-    }
-    for (name, text) in [("preferences", PREFERENCES), ("colorfilters", COLOURS)] {
-        let file = paths.profile.join(name);
-        write(&file, text).map_err(|e| cannot_write(&file, e))?;
-    }
-    let Some((index, script)) = written else {
-        return Ok(());
-    };
-    write_out(&format!("installed {} and the profile {}\n", script.display(), paths.profile.display()))?;
-    if let (true, Some(folder)) = (index > 0, script.parent()) {
-        say(&format!(
-            "this Wireshark searches that folder only after: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
-            folder.display()
-        ));
-    }
-    Ok(())
-}
-
-fn remove(args: &InstallArgs) -> Result<()> {
-    let paths = args.paths()?;
-    for script in &paths.scripts {
-        refuse_others(script, "remove")?;
-    }
-    let mut removed = Vec::new();
-    let files = ["preferences", "colorfilters"].map(|name| paths.profile.join(name));
-    // The user's own folder is cleaned before an error reports that the machine's is root's.
-    for path in files.iter().chain(paths.scripts.iter().rev()) {
-        match std::fs::remove_file(path) {
-            Ok(()) => removed.push(path.display().to_string()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) if is_denied(&e) && !removed.is_empty() => {}
-            Err(e) => return Err(failed(format!("cannot remove {}", path.display()), e)),
-        }
-    }
-    // Other files in the profile stay, and its folder with them.
-    let _ = std::fs::remove_dir(&paths.profile);
-    write_out(&if removed.is_empty() {
-        "nothing is installed\n".to_owned()
-    } else {
-        format!("removed {}\n", removed.join(", "))
-    })
-}
-
-/// Refuses to touch a file of that name that trawl did not write.
-fn refuse_others(script: &Path, verb: &str) -> Result<()> {
-    let Ok(text) = std::fs::read_to_string(script) else {
-        return Ok(());
-    };
-    if text.contains(MARK) {
-        return Ok(());
-    }
-    let what = format!("cannot {verb} {}", script.display());
-    Err(Error::failed(what, "the file exists and was not installed by trawl").fix("name another folder with --dir"))
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    create::replace(path, text.as_bytes())
-}
-
-fn is_denied(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
-}
-
-fn cannot_write(path: &Path, error: io::Error) -> Error {
-    failed(format!("cannot write {}", path.display()), error)
-}
-
-fn failed(what: String, error: io::Error) -> Error {
-    let denied = is_denied(&error);
-    let error = Error::os(what, error);
-    if denied { error.fix("run it as root, or name folders of your own with --dir and --profiles") } else { error }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reasons and locations of lost packets: the records of the tap at drops, and losses that only counters show.
 
-mod advice;
+pub mod advice;
 mod blame;
 mod bridge;
 mod command;

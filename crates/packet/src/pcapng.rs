@@ -8,6 +8,7 @@ pub mod note;
 pub mod options;
 pub mod processes;
 pub(crate) mod read;
+pub mod reference;
 pub mod translations;
 pub mod write;
 

@@ -41,7 +41,8 @@ pub fn decides(verdict: Verdict<'_>) -> bool {
 const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
 
 impl VerdictKind {
-    fn names(self) -> &'static [(&'static str, u64)] {
+    /// Returns the names of the actions.
+    pub fn names(self) -> &'static [(&'static str, u64)] {
         match self {
             Self::Xdp => &XDP,
             Self::Tc => &TC,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
+use trawl_packet::pcapng::note::keys::TRIGGER;
 use trawl_sys::clock;
 
 use crate::Counts;
@@ -101,7 +102,8 @@ impl fmt::Display for Firing {
         let second = self.time_ns / 1_000_000_000;
         write!(
             f,
-            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
+            "{}{}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
+            TRIGGER.begin,
             self.number,
             self.cause,
             clock::date_of(self.time_ns),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::memory;
+use trawl_capture::pods;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::summary::Summary;
@@ -117,9 +118,11 @@ pub fn run(options: &LiveOptions, viewer: &mut dyn Viewer, on_event: fn(&Event))
 }
 
 /// Captures into a writer until the capture ends or a signal arrives.
-pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
+pub fn run_into(mut plan: CapturePlan, writer: &mut dyn Writer) -> Result<()> {
     let mut observer = Silent;
-    let attached = attach(plan, &mut observer)?;
+    let pods = pods::find(&mut plan)?;
+    let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, pods.interfaces)?;
+    let attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
     let (_, ended) = confined.run(writer, &mut observer)?;
     into_result(ended)

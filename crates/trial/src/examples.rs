@@ -1,6 +1,7 @@
 //! Capture files of examples, for `--save`.
 
 use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::note::keys::CHANGED;
 use trawl_packet::pcapng::write::{self, EnhancedPacket, SectionHeader};
 
 use crate::report::Group;
@@ -12,7 +13,7 @@ pub fn file(group: &Group, application: &str) -> Option<Vec<u8>> {
     write::interface_description(&mut out, &Interface { tsresol: NANOSECONDS, ..Interface::default() });
     let last = group.example.packets.len().checked_sub(1)?;
     for (number, (bytes, time)) in group.example.packets.iter().zip(&group.example.times).enumerate() {
-        let comment = (number == last).then(|| format!("{} becomes {}", group.before, group.after));
+        let comment = (number == last).then(|| format!("{}{} becomes {}", CHANGED.begin, group.before, group.after));
         write::enhanced_packet(
             &mut out,
             &EnhancedPacket {

@@ -31,8 +31,8 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
         skip("tshark is not installed");
         return None;
     }
-    let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
-    let installed = trawl(&args!("extcap install --dir {extcap} --profiles {profiles}"));
+    let (extcap, profiles, plugins) = (lab.file("extcap"), lab.file("profiles"), lab.file("plugins"));
+    let installed = trawl(&args!("extcap install --dir {extcap} --profiles {profiles} --plugins {plugins}"));
     assert!(installed.status.success(), "{installed:?}");
     // As root, tshark reads only the machine's folder, so the lab's folder is mounted over it.
     let shared = folder("Extcap path:").expect("tshark names it");
@@ -48,6 +48,9 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
 /// The entry for interfaces of other namespaces.
 const ELSEWHERE: &str = "trawl:another-namespace";
 
+/// The entry for dropped packets.
+const DROPPED: &str = "trawl:all-dropped-packets";
+
 /// Returns tshark's argument for an option of that entry.
 fn set(option: &str) -> String {
     format!("extcap.trawl_another_namespace.{option}")
@@ -57,17 +60,22 @@ fn in_namespace(interface: &str) -> String {
     set(&format!("elsewhere:{interface}"))
 }
 
-/// Wireshark asks each listed interface for its options before it shows the list.
+/// Interfaces of other namespaces have entries of their own, but no more than these: Wireshark asks each entry for its
+/// options before it shows the list.
+const LISTED_MAX: usize = 32;
+
 #[test]
-fn interfaces_of_other_namespaces_share_one_entry() {
+fn interfaces_of_other_namespaces_are_listed() {
     let Some(lab) = Lab::open() else { return };
     let output = trawl(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(listed.contains("{value=trawl:lo}"), "{listed}");
-    assert!(!listed.contains(&lab.receiver()), "{listed}");
+    assert!(listed.contains(&format!("{{value={DROPPED}}}")), "{listed}");
     let own = run("ip", &["-o", "link"]).lines().count();
-    let entries = listed.lines().filter(|line| line.starts_with("interface "));
-    assert_eq!(entries.count(), own + 1, "{listed}");
+    // The entries for drops and for all other interfaces are two more.
+    let others = listed.lines().filter(|line| line.starts_with("interface ")).count() - own - 2;
+    let is_listed = listed.contains(&format!("{{value=trawl:{}}}", lab.receiver()));
+    assert!(others <= LISTED_MAX && (is_listed || others == LISTED_MAX), "{listed}");
     let offered = |interface: &str| {
         let output = trawl(&["extcap", "--extcap-config", "--extcap-interface", interface]);
         String::from_utf8_lossy(&output.stdout).contains(&format!("{{value={}}}", lab.receiver()))
@@ -107,6 +115,30 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
     assert_eq!(text.lines().count(), 3, "{text}");
     assert!(text.lines().all(|line| line.contains("UDP") && line.ends_with("DROP]")), "{text}");
+}
+
+/// The entry for drops has the packets of all namespaces, with their reasons.
+#[test]
+fn tshark_captures_drops_of_all_namespaces() {
+    let Some(lab) = Lab::open() else { return };
+    let filter = format!("udp dst port 5557 and dst host {}", lab.pair.b.ipv4);
+    let options = ["-i", DROPPED, "-f", &filter, "-c", "1", "-T", "fields", "-e", "frame.comment"];
+    let Some(mut command) = tshark(&lab, &options) else {
+        return;
+    };
+    let mut tshark = Capturing(command.stdout(Stdio::piped()).spawn().expect("tshark"));
+    let datagram = lab.udp(5557);
+    wait_until("tshark has its packet", || {
+        lab.send_long(std::slice::from_ref(&datagram));
+        tshark.0.try_wait().expect("a child of ours").is_some()
+    });
+    let mut text = String::new();
+    tshark.0.stdout.as_mut().expect("a pipe").read_to_string(&mut text).expect("text");
+    let place = format!(" netns={}", lab.pair.b.name);
+    assert!(text.starts_with("drop=NO_SOCKET ") && text.contains(&place), "{text}");
+    let config = trawl(&["extcap", "--extcap-config", "--extcap-interface", DROPPED]);
+    let config = String::from_utf8_lossy(&config.stdout).into_owned();
+    assert!(config.contains("{call=--process}") && !config.contains("{call=--tap}"), "{config}");
 }
 
 #[test]
@@ -219,14 +251,18 @@ fn attached_programs_are_listed_again() {
 #[test]
 fn uninstall_removes_own_files_only() {
     let Some(lab) = Lab::open() else { return };
-    let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
-    let places = ["--dir", &extcap, "--profiles", &profiles];
+    let (extcap, profiles, plugins) = (lab.file("extcap"), lab.file("profiles"), lab.file("plugins"));
+    let places = ["--dir", &extcap, "--profiles", &profiles, "--plugins", &plugins];
     let run = |command| trawl(&[&["extcap", command][..], &places].concat());
     assert!(run("install").status.success());
     let columns = std::fs::read_to_string(lab.path("profiles/trawl/preferences")).expect("it is there");
-    assert!(columns.contains("frame.packet_id"));
+    assert!(columns.contains("trawl.drop.reason"));
+    let plugin = std::fs::read_to_string(lab.path("plugins/trawl.lua")).expect("it is there");
+    assert_eq!(plugin, String::from_utf8_lossy(&trawl(&["extcap", "fields", "--lua"]).stdout));
     assert!(run("remove").status.success());
-    assert!(!lab.path("extcap/trawl").exists() && !lab.path("profiles/trawl").exists());
+    for own in ["extcap/trawl", "profiles/trawl", "plugins/trawl.lua"] {
+        assert!(!lab.path(own).exists(), "{own}");
+    }
     std::fs::write(lab.path("extcap/trawl"), "#!/bin/sh\n").expect("the folder is there");
     assert_eq!(run("install").status.code(), Some(1));
     assert_eq!(run("remove").status.code(), Some(1));
@@ -265,6 +301,7 @@ fn user_installs_into_a_personal_folder() {
     let removed = run("remove");
     assert!(removed.status.success(), "{removed:?}");
     assert!(!script.exists() && !lab.path("home/.config/wireshark/profiles/trawl").exists());
+    assert!(!lab.path("home/.local/lib/wireshark/plugins/trawl.lua").exists());
 }
 
 #[test]

@@ -101,6 +101,7 @@ mod unchanged;
 mod upgrade;
 mod view;
 mod why;
+mod wireshark;
 mod with_hooks;
 mod without;
 mod xdp_advice;

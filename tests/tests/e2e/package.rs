@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use trawl_tests::{args, binary, root_or_skip, skip};
 
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -78,12 +78,12 @@ fn install_and_uninstall_leave_nothing() {
         "/usr/local/bin/trawl /usr/local/bin/kubectl-trawl /usr/local/bin/kubectl-trawl-fleet /man1/kubectl-trawl.1 /man1/trawl-read.1 \
          /completions/trawl /_trawl /trawl.fish /trawl-serve.service /trawl-capture@.service \
          /trawl-guard@.service /trawl-keep@.service -linux-gnu/wireshark/extcap/trawl \
-         /profiles/trawl/colorfilters"
+         /profiles/trawl/colorfilters /profiles/trawl/dfilter_buttons -linux-gnu/wireshark/plugins/trawl.lua"
     ) {
         assert!(has(end), "{end} in {files:?}");
     }
     // These are the only folders that Wireshark reads for every user.
-    for end in ["/extcap/trawl", "/profiles/trawl/preferences"] {
+    for end in ["/extcap/trawl", "/plugins/trawl.lua", "/profiles/trawl/preferences"] {
         let file = files.iter().find(|file| file.ends_with(end));
         let below = file.and_then(|file| file.strip_prefix(&destination));
         let is_below = below.is_some_and(|path| !path.starts_with("/usr/local"));

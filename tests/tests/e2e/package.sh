@@ -35,6 +35,7 @@ version() {
 test "$(version)" = "$(echo "$first" | cut -d _ -f 2)"
 in_root trawl --version >/dev/null
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
+test -s "$(echo "$root"/usr/lib/*/wireshark/plugins/trawl.lua)"
 in_root dpkg --verify trawl
 # The installed program captures at a real hook, into a file.
 in_root trawl lab up >/dev/null

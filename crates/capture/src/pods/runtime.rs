@@ -124,6 +124,20 @@ pub(super) fn cannot_capture(pod: impl std::fmt::Display) -> String {
     format!("cannot capture at the pod {pod}")
 }
 
+/// Returns true if the socket of a runtime exists, or one is configured.
+pub(super) fn is_there() -> bool {
+    is_configured() || SOCKETS.iter().any(|socket| Path::new(socket).exists())
+}
+
+fn is_configured() -> bool {
+    std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists()
+}
+
+/// Returns the running pods.
+pub(super) fn ready(sandboxes: &[Sandbox]) -> impl Iterator<Item = Pod> {
+    sandboxes.iter().filter(|sandbox| sandbox.is_ready()).map(Sandbox::pod)
+}
+
 /// The container runtime, and its answers about sandboxes, which do not change.
 #[derive(Debug)]
 pub(super) struct Runtime {
@@ -160,9 +174,8 @@ impl Runtime {
         let what = "cannot query the container runtime";
         let mut crictl = Command::new("crictl");
         crictl.args(["--timeout", "10s"]).stdin(Stdio::null());
-        let is_configured = std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
         let present = SOCKETS.iter().map(PathBuf::from).find(|path| path.exists());
-        let usual = present.filter(|_| !is_configured);
+        let usual = present.filter(|_| !is_configured());
         if let Some(socket) = self.socket.clone().or(usual) {
             crictl.args(["--runtime-endpoint", &format!("unix://{}", socket.display())]);
         }

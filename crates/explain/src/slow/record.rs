@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use trawl_packet::pcapng::note::keys::SLOW;
 use trawl_packet::pcapng::write;
 use trawl_packet::read::Step;
 use trawl_packet::walk::walk;
@@ -102,7 +103,10 @@ impl Draft {
                     packets += 1;
                     block.clear();
                     match noted.insert((one, other)) {
-                        true => write::with_comment(&mut block, input.reader.raw(), text, None),
+                        true => {
+                            let text = format!("{}{text}", SLOW.begin);
+                            write::with_comment(&mut block, input.reader.raw(), &text, None);
+                        }
                         false => block.extend_from_slice(input.reader.raw()),
                     }
                     out.write_all(&block).map_err(fail)?;

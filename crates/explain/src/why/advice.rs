@@ -130,6 +130,17 @@ fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
 /// The place of a command's prefix in the table.
 const PREFIX: &str = "PREFIX";
 
+/// Returns the rows of the table: the reason, the functions or both, and the advice, in which PREFIX, INTERFACE and
+/// DESTINATION stand for names.
+pub fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ADVICE.iter().map(|(subject, advice)| (subject.as_str(), *advice))
+}
+
+/// Returns the advice of the table for a reason and a function, without names.
+pub fn row(reason: &str, function: &str) -> Option<&'static str> {
+    find(&ADVICE, reason, function)
+}
+
 /// Returns true if such an object has certainly dropped some of the packets.
 fn is_by(blame: &Blame, is_such: impl Fn(&str) -> bool) -> bool {
     let mut certain = blame.culprits.iter().filter(|one| one.is_certain);

@@ -43,6 +43,7 @@ macro_rules! word_enum {
 }
 
 mod drop;
+pub mod keys;
 mod origin;
 mod process;
 mod segments;
@@ -51,9 +52,11 @@ mod translation;
 
 use std::fmt::{self, Write as _};
 
+use keys::Key;
+
 pub use drop::{DropNote, LocalSocket, Rule};
 pub use origin::{ClockNote, ProgramNote};
-pub use process::{CgroupNote, Owner, OwnerNote, PodNote, ProcessNote, SocketNote};
+pub use process::{CgroupNote, Owner, OwnerNote, PodNote, ProcessFacts, ProcessNote, SocketNote};
 pub use segments::SegmentsNote;
 pub use step::{FollowStep, Found, Side, Step, Tracking, Translated};
 pub use translation::{Translation, TranslationNews};
@@ -88,11 +91,11 @@ impl fmt::Display for Word<'_> {
 }
 
 /// Appends a word if there is a value.
-fn put(out: &mut String, key: &str, value: Option<impl fmt::Display>) {
+fn put(out: &mut String, key: &Key, value: Option<impl fmt::Display>) {
     if let Some(value) = value {
         let space = if out.is_empty() { "" } else { " " };
         // Writing to a String cannot fail.
-        let _ = write!(out, "{space}{key}={value}");
+        let _ = write!(out, "{space}{}={value}", key.word);
     }
 }
 

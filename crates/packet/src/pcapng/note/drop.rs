@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 
-use super::{Note, OwnerNote, Word, put, words};
+use super::{Note, OwnerNote, Word, keys, put, words};
 use crate::freed::Freed;
 
 /// The end of a packet, as seen by the drop tap.
@@ -71,7 +71,7 @@ pub struct Rule<'a> {
     pub handle: Option<u64>,
 }
 
-const REASON: &str = "drop";
+const REASON: &str = keys::REASON.word;
 const CGROUP: &str = "cgroup:";
 
 impl<'a> Note<'a> for DropNote<'a> {
@@ -94,31 +94,31 @@ impl<'a> DropNote<'a> {
     /// Appends the words for the reason and the function.
     pub(super) fn write_end(&self, out: &mut String) {
         let known = |text: &'a str| Some(Word(text)).filter(|_| !text.is_empty());
-        put(out, REASON, known(self.reason));
-        put(out, "at", known(self.at));
+        put(out, &keys::REASON, known(self.reason));
+        put(out, &keys::AT, known(self.at));
     }
 
     /// Appends the other words.
     pub(super) fn write_facts(&self, out: &mut String) {
         let Self { reason: _, at: _, netns, segments, socket, address, pid, command, .. } = self;
         let Self { owner, receive_buffer, no_loss, rule, cgroup, stack, .. } = self;
-        put(out, "netns", netns.map(Word));
-        put(out, "segs", *segments);
-        put(out, "sock", *socket);
-        put(out, "addr", *address);
-        put(out, "pid", *pid);
-        put(out, "comm", command.map(Word));
+        put(out, &keys::NETNS, netns.map(Word));
+        put(out, &keys::SEGMENTS, *segments);
+        put(out, &keys::SOCK, *socket);
+        put(out, &keys::ADDRESS, *address);
+        put(out, &keys::PID, *pid);
+        put(out, &keys::COMMAND, command.map(Word));
         if let Some(text) = owner.as_ref().map(OwnerNote::text) {
             let _ = write!(out, " {}", Word(&text));
         }
-        put(out, "rcvbuf", *receive_buffer);
-        put(out, "loss", no_loss.word());
-        put(out, "by", cgroup.map(|number| format!("{CGROUP}{number}")));
+        put(out, &keys::RECEIVE_BUFFER, *receive_buffer);
+        put(out, &keys::NO_LOSS, no_loss.word());
+        put(out, &keys::DROPPER, cgroup.map(|number| format!("{CGROUP}{number}")));
         if let Some(Rule { family, table, chain, handle }) = rule {
-            put(out, "rule", Some(format_args!("{},{},{}", Word(family), Word(table), Word(chain))));
+            put(out, &keys::RULE, Some(format_args!("{},{},{}", Word(family), Word(table), Word(chain))));
             let _ = handle.map_or(Ok(()), |handle| write!(out, ",{handle}"));
         }
-        put(out, "stack", (!stack.is_empty()).then(|| stack.join(",")));
+        put(out, &keys::STACK, (!stack.is_empty()).then(|| stack.join(",")));
     }
 
     /// Stores the value of a word. Skips an unknown word.

@@ -1,14 +1,8 @@
 //! Comments on the origin of a file's packets: the clocks of the host, and the XDP program of an interface.
 
-use super::{Note, Word, put, words};
+use super::{Note, Word, keys, put, words};
 use crate::pcapng::block::{Block, ByteOrder, NAME_RESOLUTION};
 use crate::pcapng::options::remark;
-
-const MONOTONIC: &str = "monotonic-offset";
-const NAME: &str = "xdp_program";
-const ID: &str = "xdp_id";
-const TAG: &str = "xdp_tag";
-const PLAIN_TAG: &str = "xdp_plain_tag";
 
 /// The clocks of a section's host: `monotonic-offset=1795996800123456789`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +21,11 @@ impl ClockNote {
 
 impl Note<'_> for ClockNote {
     fn write(&self, out: &mut String) {
-        put(out, MONOTONIC, Some(self.monotonic_offset));
+        put(out, &keys::MONOTONIC_OFFSET, Some(self.monotonic_offset));
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (_, offset) = words(text).find(|(key, _)| *key == MONOTONIC)?;
+        let (_, offset) = words(text).find(|(key, _)| *key == keys::MONOTONIC_OFFSET.word)?;
         Some(Self { monotonic_offset: offset.parse().ok()? })
     }
 }
@@ -57,14 +51,19 @@ impl<'a> ProgramNote<'a> {
 
 impl<'a> Note<'a> for ProgramNote<'a> {
     fn write(&self, out: &mut String) {
-        put(out, NAME, Some(Word(self.name)));
-        put(out, ID, Some(self.id));
-        put(out, TAG, Some(Word(self.tag)));
-        put(out, PLAIN_TAG, self.plain_tag.map(Word));
+        put(out, &keys::XDP_PROGRAM, Some(Word(self.name)));
+        put(out, &keys::XDP_ID, Some(self.id));
+        put(out, &keys::XDP_TAG, Some(Word(self.tag)));
+        put(out, &keys::XDP_PLAIN_TAG, self.plain_tag.map(Word));
     }
 
     fn parse(text: &'a str) -> Option<Self> {
-        let value = |wanted: &str| words(text).find(|(key, _)| *key == wanted).map(|(_, value)| value);
-        Some(Self { name: value(NAME)?, id: value(ID)?.parse().ok()?, tag: value(TAG)?, plain_tag: value(PLAIN_TAG) })
+        let value = |wanted: &keys::Key| words(text).find(|(key, _)| *key == wanted.word).map(|(_, value)| value);
+        Some(Self {
+            name: value(&keys::XDP_PROGRAM)?,
+            id: value(&keys::XDP_ID)?.parse().ok()?,
+            tag: value(&keys::XDP_TAG)?,
+            plain_tag: value(&keys::XDP_PLAIN_TAG),
+        })
     }
 }

@@ -3,13 +3,24 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Note, put, words};
+use super::{Note, Word, keys, put, words};
 
 /// The process of a packet: `process=curl[1234]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessNote<'a> {
     pub name: &'a str,
     pub id: u32,
+}
+
+/// The process of a packet and more about it, for readers that do not know the blocks of processes:
+/// `process=curl[1234] uid=1000 container=0123456789ab`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessFacts<'a> {
+    pub process: ProcessNote<'a>,
+    pub user: Option<u32>,
+    pub container: Option<&'a str>,
+    /// The number of the pod.
+    pub pod: Option<&'a str>,
 }
 
 word_enum! {
@@ -60,10 +71,10 @@ pub struct PodNote<'a> {
     pub labels: Option<&'a str>,
 }
 
-const PROCESS: &str = "process";
-const SOCKET: &str = "socket";
-const OWNER: &str = "owner";
-const INNER: &str = "inner_pid";
+const PROCESS: &str = keys::PROCESS.word;
+const SOCKET: &str = keys::SOCKET.word;
+const OWNER: &str = keys::OWNER.word;
+const INNER: &str = keys::INNER_PID.word;
 
 impl<'a> ProcessNote<'a> {
     /// Parses `curl[1234]`.
@@ -88,12 +99,37 @@ impl fmt::Display for ProcessNote<'_> {
 
 impl<'a> Note<'a> for ProcessNote<'a> {
     fn write(&self, out: &mut String) {
-        put(out, PROCESS, Some(self));
+        put(out, &keys::PROCESS, Some(self));
     }
 
     fn parse(text: &'a str) -> Option<Self> {
-        let (key, name) = text.split_once('=')?;
-        Self::named(name).filter(|_| key == PROCESS)
+        ProcessFacts::parse(text).map(|facts| facts.process)
+    }
+}
+
+impl<'a> Note<'a> for ProcessFacts<'a> {
+    fn write(&self, out: &mut String) {
+        self.process.write(out);
+        put(out, &keys::USER, self.user);
+        put(out, &keys::CONTAINER, self.container.map(Word));
+        put(out, &keys::PROCESS_POD_KEY, self.pod.map(Word));
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let (_, mut rest) = text.split_once('=').filter(|(key, _)| *key == PROCESS)?;
+        let (mut user, mut container, mut pod) = (None, None, None);
+        // The name may contain anything, and the words after the process no bracket.
+        while !rest.ends_with(']') {
+            let (before, word) = rest.rsplit_once(' ')?;
+            rest = before;
+            match word.split_once('=') {
+                Some(("uid", value)) => user = value.parse().ok(),
+                Some(("container", value)) => container = Some(value),
+                Some(("pod", value)) => pod = Some(value),
+                _ => {}
+            }
+        }
+        Some(Self { process: ProcessNote::named(rest)?, user, container, pod })
     }
 }
 
@@ -118,9 +154,9 @@ impl<'a> SocketNote<'a> {
 
 impl<'a> Note<'a> for SocketNote<'a> {
     fn write(&self, out: &mut String) {
-        put(out, SOCKET, self.cookie);
-        put(out, "cgroup", self.cgroup.as_ref());
-        put(out, OWNER, self.owner);
+        put(out, &keys::SOCKET, self.cookie);
+        put(out, &keys::SOCKET_PATH, self.cgroup.as_ref());
+        put(out, &keys::OWNER, self.owner);
     }
 
     fn parse(text: &'a str) -> Option<Self> {
@@ -155,10 +191,10 @@ impl<'a> Note<'a> for OwnerNote<'a> {
 
 impl<'a> Note<'a> for CgroupNote<'a> {
     fn write(&self, out: &mut String) {
-        put(out, "container", self.container);
-        put(out, "pod", self.pod);
-        put(out, "cgroup", self.cgroup);
-        put(out, INNER, self.inner_pid);
+        put(out, &keys::CONTAINER, self.container);
+        put(out, &keys::PROCESS_POD_KEY, self.pod);
+        put(out, &keys::PROCESS_PATH, self.cgroup);
+        put(out, &keys::INNER_PID, self.inner_pid);
     }
 
     fn parse(text: &'a str) -> Option<Self> {
@@ -181,8 +217,8 @@ impl<'a> Note<'a> for CgroupNote<'a> {
 
 impl<'a> Note<'a> for PodNote<'a> {
     fn write(&self, out: &mut String) {
-        put(out, "pod", Some(self.name));
-        put(out, "labels", self.labels);
+        put(out, &keys::INTERFACE_POD, Some(self.name));
+        put(out, &keys::LABELS, self.labels);
     }
 
     fn parse(text: &'a str) -> Option<Self> {

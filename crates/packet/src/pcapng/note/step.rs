@@ -1,6 +1,6 @@
 //! The comment of a step of a followed packet.
 
-use super::{DropNote, Note, ProcessNote, Word, put, words};
+use super::{DropNote, Note, ProcessNote, Word, keys, put, words};
 
 word_enum! {
     /// A point on the path of a packet.
@@ -97,21 +97,20 @@ const STEP: &str = "step=";
 impl<'a> Note<'a> for FollowStep<'a> {
     fn write(&self, out: &mut String) {
         let Self { step, side, found, number, tracking, translated, reader, facts } = self;
-        out.push_str(STEP);
-        out.push_str(step.word());
-        put(out, "side", *side);
+        put(out, &keys::STEP, Some(step));
+        put(out, &keys::SIDE, *side);
         facts.write_end(out);
-        put(out, "found", *found);
-        put(out, "number", *number);
-        put(out, "ct", *tracking);
+        put(out, &keys::FOUND, *found);
+        put(out, &keys::NUMBER, *number);
+        put(out, &keys::TRACKING, *tracking);
         let translated = match translated {
             Translated { source: true, destination: true } => Some("src,dst"),
             Translated { source: true, .. } => Some("src"),
             Translated { destination: true, .. } => Some("dst"),
             _ => None,
         };
-        put(out, "nat", translated);
-        put(out, "by", reader.map(|ProcessNote { name, id }| format!("{}[{id}]", Word(name))));
+        put(out, &keys::TRANSLATED, translated);
+        put(out, &keys::READER, reader.map(|ProcessNote { name, id }| format!("{}[{id}]", Word(name))));
         facts.write_facts(out);
     }
 

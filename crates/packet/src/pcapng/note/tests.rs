@@ -8,6 +8,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::keys::Comment;
 use super::*;
 use crate::freed::Freed;
 
@@ -130,12 +131,19 @@ proptest! {
         prop_assert_eq!(again(&clock), Some(clock));
         prop_assert_eq!(again(&SegmentsNote(segments)), Some(SegmentsNote(segments)));
         prop_assert_eq!(again(&program), Some(program));
-        prop_assert_eq!(again(&dropped), Some(dropped));
+        prop_assert_eq!(again(&dropped), Some(dropped.clone()));
         prop_assert_eq!(again(&step), Some(step));
         prop_assert_eq!(again(&process), Some(process));
         prop_assert_eq!(again(&socket), Some(socket));
         prop_assert_eq!(again(&container), (container != CgroupNote::default()).then_some(container));
         prop_assert_eq!(again(&news), Some(news));
+        let facts = ProcessFacts {
+            process: ProcessNote { name: kept(format!("{} {}", process.name, process.name)), ..process },
+            user: dropped.pid,
+            container: container.container.filter(|name| !name.ends_with(']')),
+            pod: container.pod.filter(|name| !name.ends_with(']')),
+        };
+        prop_assert_eq!(again(&facts), Some(facts));
         let pod = PodNote { name: process.name, labels: labels.map(kept) };
         prop_assert_eq!(again(&pod), Some(pod));
     }
@@ -175,6 +183,11 @@ fn comments_of_files_are_written_as_they_were() {
     ] {
         assert_eq!(rewritten::<FollowStep>(text).as_deref(), Some(text));
     }
+    for text in
+        ["process=curl[7]", "process=a [b][9] uid=0", "process=a[1] uid=2[9] uid=3 container=0123456789ab pod=8a6e"]
+    {
+        assert_eq!(rewritten::<ProcessFacts>(text).as_deref(), Some(text));
+    }
     for text in ["process=curl[7]", "process=a [b][9]", "socket=77", "socket=77 cgroup=/a b owner=listener"] {
         assert_eq!(rewritten::<OwnerNote>(text).as_deref(), Some(text));
     }
@@ -192,6 +205,87 @@ fn comments_of_files_are_written_as_they_were() {
     }
     let text = "nat-end=17 [fd00::1]:7>[fd00::2]:8 [fd00::3]:8>[fd00::1]:7 5";
     assert_eq!(rewritten::<TranslationNews>(text).as_deref(), Some(text));
+}
+
+/// Returns the keys of a comment's words.
+fn keys_of(text: &str) -> Vec<&str> {
+    words(text).map(|(key, _)| key).collect()
+}
+
+/// Each word of a comment with all values has a row for its kind of comment.
+#[test]
+fn each_written_key_has_a_row() {
+    let process = ProcessNote { name: "curl", id: 7 };
+    let socket = SocketNote { cookie: Some(5), cgroup: Some(Cow::from("/a")), owner: Some(Owner::Shared) };
+    let rule = Rule { family: "inet".into(), table: "f".into(), chain: "in".into(), handle: Some(4) };
+    let dropped = DropNote {
+        reason: "NO_SOCKET",
+        at: "x+0x1",
+        netns: Some("pb"),
+        segments: Some(3),
+        socket: Some(LocalSocket { protocol: "udp", port: 53 }),
+        address: Some(IpAddr::from([10, 9, 2, 2])),
+        pid: Some(8),
+        command: Some("dnsd"),
+        owner: Some(OwnerNote::Process(process)),
+        receive_buffer: Some(4096),
+        no_loss: Freed::Copied,
+        rule: Some(rule),
+        cgroup: Some(77),
+        stack: vec!["a+0x1", "b+0x2"],
+    };
+    let step = FollowStep {
+        step: Step::Dropped,
+        side: Some(Side::First),
+        found: Some(Found::Memory),
+        number: Some(7),
+        tracking: Some(Tracking::New),
+        translated: Translated { source: true, destination: true },
+        reader: Some(process),
+        facts: dropped.clone(),
+    };
+    let facts = ProcessFacts { process, user: Some(0), container: Some("0123456789ab"), pod: Some("8a6e") };
+    let cgroup = CgroupNote { container: Some("c"), pod: Some("p"), cgroup: Some("/x"), inner_pid: Some(1) };
+    let program = ProgramNote { name: "f", id: 7, tag: "00", plain_tag: Some("11") };
+    let pod = PodNote { name: "default/web-0", labels: Some("app:web") };
+    let ends = ["10.0.0.1:1", "10.0.0.2:2"].map(|end| end.parse().expect("an address"));
+    let translation = Translation { protocol: 17, original: ends, reply: ends };
+    let news = |ended| TranslationNews { translation, time_ns: 5, ended }.text();
+    let mut found = std::collections::BTreeSet::new();
+    for (comment, text) in [
+        (Comment::Drop, dropped.text()),
+        (Comment::Step, step.text()),
+        (Comment::Process, facts.text()),
+        (Comment::Socket, socket.text()),
+        (Comment::Segments, SegmentsNote(3).text()),
+        (Comment::Cgroup, cgroup.text()),
+        (Comment::Program, program.text()),
+        (Comment::Pod, pod.text()),
+        (Comment::Clock, ClockNote { monotonic_offset: 17 }.text()),
+        (Comment::Translation, news(false)),
+        (Comment::Translation, news(true)),
+    ] {
+        assert!(comment.begins().iter().any(|key| text.starts_with(&format!("{}=", key.word))), "{text}");
+        for word in keys_of(&text) {
+            let rows =
+                keys::KEYS.iter().filter(|key| key.word == word && key.fields.iter().any(|(of, _)| *of == comment));
+            assert!(rows.clone().count() > 0, "{comment:?} has no row for {word}");
+            found.extend(rows.map(|key| (key.word, key.about)));
+        }
+    }
+    // Conversely, each row is written, except those that other comments contain as one word.
+    let embedded = [(Comment::Drop, &socket), (Comment::Step, &socket)];
+    for (comment, socket) in embedded {
+        let note = DropNote { owner: Some(OwnerNote::Socket(socket.clone())), ..dropped.clone() };
+        let text = match comment {
+            Comment::Drop => note.text(),
+            _ => FollowStep { facts: note, ..step.clone() }.text(),
+        };
+        assert!(text.contains(" socket=5_cgroup=/a_owner=shared"), "{text}");
+    }
+    for key in keys::KEYS {
+        assert!(found.contains(&(key.word, key.about)), "no comment has {key:?}");
+    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::{Note, put};
+use super::{Note, keys, put};
 
-const BEGUN: &str = "nat";
-const ENDED: &str = "nat-end";
+const BEGUN: &str = keys::TRANSLATION_BEGUN.word;
+const ENDED: &str = keys::TRANSLATION_ENDED.word;
 
 /// A connection whose addresses are translated. Without ports, as in ICMP, these are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl Note<'_> for TranslationNews {
     fn write(&self, out: &mut String) {
         let Translation { protocol, original: [from, to], reply: [back_from, back_to] } = self.translation;
         let time = self.time_ns;
-        let key = if self.ended { ENDED } else { BEGUN };
+        let key = if self.ended { &keys::TRANSLATION_ENDED } else { &keys::TRANSLATION_BEGUN };
         put(out, key, Some(format_args!("{protocol} {from}>{to} {back_from}>{back_to} {time}")));
     }
 
