@@ -724,7 +724,8 @@ int trawl_slow_repeated(__u64 *arguments)
 	struct slow_socket *measures;
 	__u32 kind = SLOW_REPEATED, cause = SLOW_FAST, state;
 
-	if (!tcp)
+	/* Later kernels also report a repetition that is not sent, as the segment is still in a queue of this host. */
+	if (!tcp || !(notes->sacked & WAS_REPEATED))
 		return 0;
 	measures = begin(socket, tcp, SLOW_EXISTING);
 	if (!measures)

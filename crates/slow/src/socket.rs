@@ -259,9 +259,17 @@ fn path(of: &Socket) -> Option<Verdict> {
     }
     let place_unknown = of.here.are_incomplete;
     let cause = Cause::Loss { of: of.side, repeated: lost, segments, lost_before: None, timeouts, place_unknown };
-    let is_frequent = has_many(of.sent.repetitions()) && judge::is_frequent(lost, segments);
+    let is_frequent =
+        has_many(of.sent.repetitions()) && judge::is_frequent(lost, segments) && !is_slight_reordering(of);
     let is_loss = is_frequent || lost > 0 && is_stalled;
     is_loss.then(|| verdict(cause, Level::Likely, share))
+}
+
+/// Returns true if segments out of order explain a few repetitions of many segments. On a host, a thread that moves to
+/// another CPU overtakes its own segments; receivers do not report each needless repetition.
+fn is_slight_reordering(of: &Socket) -> bool {
+    let Sent { segments, fast, probes, timeouts, late, .. } = of.sent;
+    timeouts == 0 && late > 0 && !judge::is_frequent(fast + probes, segments)
 }
 
 /// Returns true for enough repetitions: a single one may have dozens of segments.
@@ -421,6 +429,12 @@ mod tests {
             (one.sent.fast, one.sent.repeated, one.sent.needless, one.sent.segments) = (14, 271, 271, 12_030);
         };
         assert_eq!(causes(joined), NOTHING, "few packets of many segments");
+        let overtaken = |late| {
+            causes(|one| {
+                (one.sent.fast, one.sent.repeated, one.sent.late, one.sent.segments) = (4, 90, late, 23_759);
+            })
+        };
+        assert_eq!((overtaken(0), overtaken(1)), (vec!["loss on the path".to_owned()], vec![]));
         let again = |count| {
             causes(|one| {
                 (one.sent.probes, one.sent.repeated, one.sent.needless, one.sent.again) = (7, 70, 40, count);
