@@ -66,6 +66,7 @@ mod account;
 pub mod assembly;
 pub mod capture_chain;
 pub mod capture_site;
+pub mod containers;
 pub mod dedup;
 pub mod doctor;
 pub mod event;

@@ -2,24 +2,20 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read, Write};
 use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use parking_lot::Mutex;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::taps;
 use trawl_capture::taps::facts::Facts;
 use trawl_filter::compile;
-use trawl_filter::select::{Question, Selector};
-use trawl_packet::pcapng::block::ByteOrder;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps};
-use trawl_plan::sources::Sources;
+use trawl_plan::sources::{ANY, Sources};
 use trawl_plan::{CapturePlan, TapChoice};
 use trawl_sink::ChosenPackets;
 use trawl_sys::netlink::{LinkRecord, Netlink};
@@ -31,10 +27,13 @@ use crate::capture::args::{DIRECTIONS, ENDS};
 use crate::capture::recording;
 use crate::terminal::write_out;
 use crate::units;
+use toolbar::Toolbar;
 
 mod dissector;
 mod fields;
 mod install;
+mod stored;
+mod toolbar;
 
 /// Captures for Wireshark and tshark, which run this command
 ///
@@ -119,6 +118,8 @@ pub struct Args {
     /// The interface of another network namespace to use
     #[arg(long, value_name = "NAMESPACE:IF", default_value = "")]
     elsewhere: String,
+    #[command(flatten)]
+    stored: stored::StoredArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -138,17 +139,17 @@ const TAPS: [&str; 4] = ["xdp", "tailcall", "tc", "packet"];
 const PREFIX: &str = "trawl:";
 /// The entry for interfaces of other network namespaces, longer than an interface's name can be.
 const ELSEWHERE: &str = "another-namespace";
-/// Number of interfaces of other namespaces, and of pods, that have entries of their own. Wireshark asks each entry for
+/// Number of interfaces of other namespaces, of pods, and of containers, that have entries of their own. Wireshark asks each entry for
 /// its options before it shows the list, so that one for each interface of 200 pods would delay its start by a minute.
 const LISTED_MAX: usize = 32;
 /// The entry for the packets that the kernel drops, in all namespaces; longer than an interface's name can be.
 const DROPPED: &str = "all-dropped-packets";
 /// Prefix of pods. Their names contain a slash; names of interfaces do not.
 const POD: &str = "pod:";
+/// Prefix of containers: their names begin with a slash here, as Docker's own do.
+const CONTAINER: &str = "container:/";
 /// The options of the entry for drops, by their numbers.
 const OF_DROPS: [usize; 7] = [5, 7, 8, 9, 10, 11, 12];
-/// The toolbar's field for the filter.
-const FILTER_CONTROL: u8 = 0;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(command) = args.command {
@@ -227,21 +228,21 @@ fn interfaces() -> String {
     let elsewhere = interfaces_elsewhere(|link| link.is_up() && !link.is_loopback()).take(LISTED_MAX);
     let pods = trawl_capture::pods::running().into_iter().take(LISTED_MAX);
     let pods = pods.map(|pod| (format!("{POD}{pod}"), format!("pod {pod}"))).filter(|(name, _)| is_passed(name));
+    let containers = trawl_capture::containers::running().into_iter().take(LISTED_MAX);
+    let containers = containers.map(|one| (format!("{CONTAINER}{}", one.name), format!("container {}", one.name)));
     let fixed = [
         (DROPPED, "packets that the kernel drops, with the reason"),
         (ELSEWHERE, "an interface of another network namespace, chosen in its options"),
     ];
+    let fixed = fixed.into_iter().chain(stored::entries());
     let fixed = fixed.map(|(name, display)| (name.to_owned(), display.to_owned()));
     // A namespace that cannot be read is left out.
-    for (name, display) in interfaces_of(None, |_| true).into_iter().chain(elsewhere).chain(pods).chain(fixed) {
+    for (name, display) in
+        interfaces_of(None, |_| true).into_iter().chain(elsewhere).chain(pods).chain(containers).chain(fixed)
+    {
         let _ = writeln!(text, "interface {{value={PREFIX}{name}}}{{display=trawl: {display}}}");
     }
-    let _ = writeln!(
-        text,
-        "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Filter in tcpdump's syntax; \
-         takes effect at once}}{{placeholder=tcp port 80}}"
-    );
-    text
+    text + include_str!("extcap/toolbar.txt")
 }
 
 /// Returns the names of a namespace's chosen interfaces, and their descriptions.
@@ -356,6 +357,9 @@ fn config(interface: &str, version: Option<&str>) -> String {
         _ => String::new(),
     };
     let options = include_str!("extcap.txt");
+    if let Some(options) = stored::config(interface) {
+        return options.to_owned();
+    }
     if interface == DROPPED {
         let is_one = |line: &&str| OF_DROPS.iter().any(|number| is_about(line, *number));
         return options.lines().filter(is_one).map(|line| format!("{line}\n")).collect();
@@ -371,32 +375,26 @@ fn is_about(line: &str, number: usize) -> bool {
     line.starts_with(&format!("arg {{number={number}}}")) || line.starts_with(&format!("value {{arg={number}}}"))
 }
 
-/// Commands of the toolbar's protocol, and the first byte of its messages.
-const SYNC: u8 = b'T';
-const SET: u8 = 1;
-const STATUS_BAR: u8 = 6;
-/// Length of a message's header: the length of the rest in three bytes, number and command.
-const HEADER_LEN: usize = 6;
-/// Maximum length of a message: a greater length can only come from damaged data.
-const MAX_MESSAGE: usize = 65_536;
-
 fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
     let path = args.fifo.as_deref().ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
-    let plan = plan(interface, args)?;
     let fail = |path: &Path, e| Error::os(format!("cannot open {}", path.display()), e);
     let writable = |path: &Path| {
-        let opened = File::options().write(true).open(path);
+        let opened = File::options().write(true).truncate(true).open(path);
         opened.map_err(|e| fail(path, e))
     };
+    if stored::is_entry(interface) {
+        return stored::run(writable(path)?, args);
+    }
+    let plan = plan(interface, args)?;
     let fifo = writable(path)?;
-    let toolbar = args.extcap_control_out.as_deref().map(writable).transpose()?;
-    let selector = Arc::default();
+    let answers = args.extcap_control_out.as_deref().map(writable).transpose()?;
+    let choice = Arc::default();
     if let Some(path) = &args.extcap_control_in {
         let source = File::open(path).map_err(|e| fail(path, e))?;
-        let toolbar = Toolbar { source, answers: toolbar, selector: Arc::clone(&selector) };
-        std::thread::spawn(move || toolbar.apply_filters());
+        let toolbar = Toolbar { source, answers, choice: Arc::clone(&choice) };
+        std::thread::spawn(move || toolbar.apply_changes());
     }
-    let mut sink = ChosenPackets::new(fifo, "Wireshark", selector);
+    let mut sink = ChosenPackets::new(fifo, "Wireshark", choice);
     match trawl_source::live::run_into(plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
@@ -442,12 +440,24 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         process: processes(asked)?,
         ..usual
     };
-    let sources = match interface.strip_prefix(POD).filter(|pod| pod.contains('/')) {
-        Some(pod) => Sources { pods: vec![pod.to_owned()], ..Sources::default() },
-        None if interface == DROPPED => Sources::default(),
-        None => Sources { names: vec![interface.to_owned()], ..Sources::default() },
+    Ok(CapturePlan::new(sources(interface)?, options))
+}
+
+fn sources(interface: &str) -> Result<Sources> {
+    if interface == DROPPED {
+        return Ok(Sources::default());
+    }
+    if let Some(pod) = interface.strip_prefix(POD).filter(|pod| pod.contains('/')) {
+        return Ok(Sources { pods: vec![pod.to_owned()], ..Sources::default() });
+    }
+    let Some(name) = interface.strip_prefix(CONTAINER) else {
+        return Ok(Sources { names: vec![interface.to_owned()], ..Sources::default() });
     };
-    Ok(CapturePlan::new(sources, options))
+    let container = trawl_capture::containers::running().into_iter().find(|one| one.name == name).ok_or_else(|| {
+        Error::failed(format!("cannot capture in the container {name}"), "no running container has this name")
+    })?;
+    let netns = Some(container.process.to_string());
+    Ok(Sources { names: vec![ANY.to_owned()], netns, ..Sources::default() })
 }
 
 /// Returns the plan for the fields about processes. Packets that are chosen by process have comments at least, which
@@ -470,70 +480,6 @@ fn wrong(option: &str, why: String) -> Error {
     Error::usage(format!("cannot understand {option}"), why)
 }
 
-/// Returns the next filter that the toolbar sends, or `None` once it is closed.
-fn next_filter(source: &mut impl Read) -> Option<String> {
-    loop {
-        let mut header = [0; HEADER_LEN];
-        source.read_exact(&mut header).ok()?;
-        let [sync, a, b, c, control, command] = header;
-        let len = u32::from_be_bytes([0, a, b, c]) as usize;
-        if sync != SYNC || !(2..=MAX_MESSAGE).contains(&len) {
-            return None;
-        }
-        let mut payload = vec![0; len - 2];
-        source.read_exact(&mut payload).ok()?;
-        if control == FILTER_CONTROL && command == SET {
-            return Some(String::from_utf8_lossy(&payload).trim().to_owned());
-        }
-    }
-}
-
-/// The toolbar's pipes, and the filter that was set by it.
-struct Toolbar {
-    source: File,
-    answers: Option<File>,
-    selector: Arc<Mutex<Option<Selector>>>,
-}
-
-impl Toolbar {
-    /// Applies each valid filter. Wireshark's status bar shows the error of an invalid one at once, even if no packet
-    /// arrives.
-    fn apply_filters(mut self) {
-        while let Some(filter) = next_filter(&mut self.source) {
-            let status = match self.set_filter(&filter) {
-                Ok(()) if filter.is_empty() => "trawl: no filter".to_owned(),
-                Ok(()) => format!("trawl: filter {filter}"),
-                Err(why) => format!("trawl: {why}"),
-            };
-            self.show_status(&status);
-        }
-    }
-
-    fn set_filter(&self, filter: &str) -> std::result::Result<(), String> {
-        let mut renewed = None;
-        if !filter.is_empty() {
-            let question = Question::Expression(filter.to_owned());
-            let mut selector = Selector::new(question, trawl_filter::CompilerOptions::default());
-            selector.prepare((1, ByteOrder::Little)).map_err(|error| error.to_string())?;
-            renewed = Some(selector);
-        }
-        *self.selector.lock() = renewed;
-        Ok(())
-    }
-
-    fn show_status(&mut self, text: &str) {
-        let Some(answers) = &mut self.answers else {
-            return;
-        };
-        let len = (text.len() + 2) as u32;
-        let mut message = len.to_be_bytes();
-        message[0] = SYNC;
-        let parts = [&message[..], &[FILTER_CONTROL, STATUS_BAR], text.as_bytes()].concat();
-        // A closed toolbar does not end the capture.
-        let _ = answers.write_all(&parts);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -546,20 +492,5 @@ mod tests {
         for new in ["4.4", "4.4.0rc1", "4.10", "5.0", "5"] {
             assert_eq!(program_type(Some(new)), "editselector", "{new}");
         }
-    }
-
-    #[test]
-    fn the_toolbars_messages() {
-        let message = |control: u8, command: u8, text: &str| {
-            let mut len = (text.len() as u32 + 2).to_be_bytes();
-            len[0] = SYNC;
-            [&len[..], &[control, command], text.as_bytes()].concat()
-        };
-        let bytes = [message(3, SET, "x"), message(FILTER_CONTROL, SET, " udp ")].concat();
-        let mut source = &bytes[..];
-        assert_eq!(next_filter(&mut source), Some("udp".to_owned()));
-        assert_eq!(next_filter(&mut source), None);
-        assert_eq!(next_filter(&mut &b"T\xff\xff\xff\x00\x01"[..]), None);
-        assert_eq!(next_filter(&mut &b"X\x00\x00\x02\x00\x01"[..]), None);
     }
 }

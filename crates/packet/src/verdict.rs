@@ -151,6 +151,15 @@ impl VerdictSet {
         self.bits & self.bit(action) != 0
     }
 
+    /// Returns true for a verdict of this kind of program with an action of the set.
+    pub fn includes(&self, verdict: Verdict<'_>) -> bool {
+        match verdict {
+            Verdict::Xdp(action) => self.kind == VerdictKind::Xdp && self.contains(action),
+            Verdict::Tc(action) => self.kind == VerdictKind::Tc && self.contains(action),
+            Verdict::Other { .. } => false,
+        }
+    }
+
     /// Returns the kernel's values of the actions in the set.
     pub fn actions(&self) -> impl Iterator<Item = u64> {
         let set = *self;
@@ -187,6 +196,7 @@ mod tests {
         assert!(set.contains(1) && set.contains(2));
         assert!(!set.contains(0) && !set.contains(3) && !set.contains(99));
         assert_eq!(set.actions().collect::<Vec<_>>(), [1, 2]);
+        assert!(set.includes(Verdict::Xdp(1)) && !set.includes(Verdict::Tc(1)) && !set.includes(Verdict::Xdp(9)));
     }
 
     #[test]

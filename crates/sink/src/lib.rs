@@ -75,7 +75,7 @@ mod series_plan;
 mod shown;
 mod threaded;
 
-pub use chosen::ChosenPackets;
+pub use chosen::{Choice, ChosenPackets};
 pub use direct::DirectFile;
 pub use file::{Pipe, PlainFile};
 pub use finished::{Finished, wait_for_commands};

@@ -72,8 +72,11 @@ fn interfaces_of_other_namespaces_are_listed() {
     assert!(listed.contains("{value=trawl:lo}"), "{listed}");
     assert!(listed.contains(&format!("{{value={DROPPED}}}")), "{listed}");
     let own = run("ip", &["-o", "link"]).lines().count();
-    // The entries for drops and for all other interfaces are two more.
-    let others = listed.lines().filter(|line| line.starts_with("interface ")).count() - own - 2;
+    // The entries for drops, all other interfaces, and stores are more, and so are pods and containers.
+    let is_interface = |line: &&str| line.starts_with("interface ") && !line.contains("{value=trawl:pod:");
+    let is_plain =
+        |line: &&str| ["all-dropped", "another-", "packets-of-", "container:"].iter().all(|part| !line.contains(part));
+    let others = listed.lines().filter(is_interface).filter(is_plain).count() - own;
     let is_listed = listed.contains(&format!("{{value=trawl:{}}}", lab.receiver()));
     assert!(others <= LISTED_MAX && (is_listed || others == LISTED_MAX), "{listed}");
     let offered = |interface: &str| {
@@ -338,59 +341,100 @@ fn status_of(pipe: &mut File) -> String {
     String::from_utf8(text).expect("UTF-8")
 }
 
-/// Changes the filter in Wireshark's toolbar, by the protocol of its pipes.
-#[test]
-fn toolbar_changes_the_filter_of_a_running_capture() {
-    let Some(lab) = Lab::open() else { return };
-    let pipe = |name: &str| {
-        let path = lab.file(name);
-        let made = Command::new("mkfifo").arg(&path).status();
-        assert!(made.expect("mkfifo runs").success());
-        // The pipe is opened for reading and writing, so that neither end waits for the other.
-        let file = File::options().read(true).write(true).open(&path);
-        (path, file.expect("a pipe"))
-    };
-    let (packets, mut from_trawl) = pipe("packets");
-    let (controls, mut to_trawl) = pipe("controls");
-    let (statuses, mut status) = pipe("statuses");
-    let name = format!("trawl:{}", lab.receiver());
-    let _capturing = Capturing(
-        Command::new(trawl_tests::binary::path())
-            .args(["extcap", "--capture", "--extcap-interface", &name])
-            .args(["--fifo", &packets, "--extcap-control-in", &controls])
-            .args(["--extcap-control-out", &statuses])
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("trawl runs"),
-    );
-    let mut captured = Vec::new();
-    let mut until = |text: &[u8]| {
-        while !captured.windows(text.len()).any(|part| part == text) {
+/// A capture as Wireshark starts it, with the pipes of the toolbar.
+struct WithToolbar {
+    _capturing: Capturing,
+    packets: File,
+    /// What the capture has written so far.
+    captured: Vec<u8>,
+    controls: File,
+    statuses: File,
+}
+
+impl WithToolbar {
+    fn start(lab: &Lab, more: &[&str]) -> Self {
+        let pipe = |name: &str| {
+            let path = lab.file(name);
+            let made = Command::new("mkfifo").arg(&path).status();
+            assert!(made.expect("mkfifo runs").success());
+            // The pipe is opened for reading and writing, so that neither end waits for the other.
+            let file = File::options().read(true).write(true).open(&path);
+            (path, file.expect("a pipe"))
+        };
+        let [(to, packets), (from, controls), (said, statuses)] = ["packets", "controls", "statuses"].map(pipe);
+        let receiver = lab.receiver();
+        let extcap = args!("extcap --capture --extcap-interface trawl:{receiver} --fifo {to}");
+        let pipes = args!("--extcap-control-in {from} --extcap-control-out {said}");
+        let mut command = Command::new(trawl_tests::binary::path());
+        command.args(extcap).args(pipes).args(more).stderr(Stdio::null());
+        let capturing = Capturing(command.spawn().expect("trawl runs"));
+        let mut started = Self { _capturing: capturing, packets, captured: Vec::new(), controls, statuses };
+        // The file header arrives once the capture is attached.
+        started.read_until(b"veth0");
+        started
+    }
+
+    /// Reads until the capture has written this.
+    fn read_until(&mut self, part: &[u8]) {
+        while !self.has(part) {
             let mut bytes = [0; 4096];
-            let count = from_trawl.read(&mut bytes).expect("packets");
-            captured.extend_from_slice(&bytes[..count]);
+            let count = self.packets.read(&mut bytes).expect("packets");
+            self.captured.extend_from_slice(&bytes[..count]);
         }
-        captured.clone()
-    };
-    // The file header arrives once the capture is attached.
-    until(b"veth0");
+    }
+
+    fn has(&self, part: &[u8]) -> bool {
+        self.captured.windows(part.len()).any(|window| window == part)
+    }
+
+    /// Sets a field of the toolbar; returns the text for the status bar.
+    fn set(&mut self, control: u8, text: &str) -> String {
+        self.controls.write_all(&toolbar_message(control, 1, text)).expect("the toolbar");
+        status_of(&mut self.statuses)
+    }
+}
+
+/// Sets the filter and the snap length in Wireshark's toolbar, by the protocol of its pipes.
+#[test]
+fn toolbar_changes_a_running_capture() {
+    let Some(lab) = Lab::open() else { return };
+    let mut capture = WithToolbar::start(&lab, &[]);
     let send = |payload: &[u8]| lab.send(&[frames::udp(payload)], 1);
-    let mut say = |filter: &str| {
-        let message = toolbar_message(0, 1, filter);
-        to_trawl.write_all(&message).expect("the toolbar");
-    };
-    say("udp prot 9");
-    assert!(status_of(&mut status).contains("syntax error"));
+    assert!(capture.set(0, "udp prot 9").contains("syntax error"));
     send(b"before any filter");
-    until(b"before any filter");
-    say("udp[8] == 0x79");
-    assert_eq!(status_of(&mut status), "trawl: filter udp[8] == 0x79");
+    capture.read_until(b"before any filter");
+    assert_eq!(capture.set(0, "udp[8] == 0x79"), "trawl: filter udp[8] == 0x79");
     send(b"not wanted");
     send(b"yes, wanted");
-    let seen = until(b"yes, wanted");
-    assert!(!seen.windows(10).any(|part| part == b"not wanted"));
-    say("");
-    assert_eq!(status_of(&mut status), "trawl: no filter");
+    capture.read_until(b"yes, wanted");
+    assert!(!capture.has(b"not wanted"));
+    assert_eq!(capture.set(0, ""), "trawl: no filter");
     send(b"wanted again");
-    until(b"wanted again");
+    capture.read_until(b"wanted again");
+    // 48 bytes end after six bytes of the payload.
+    assert_eq!(capture.set(1, "48"), "trawl: 48 bytes of each packet");
+    assert_eq!(capture.set(1, "many"), "trawl: \"many\" is not a number of bytes");
+    send(b"short, and no more");
+    capture.read_until(b"short,");
+    assert_eq!(capture.set(1, ""), "trawl: whole packets");
+    send(b"whole again");
+    capture.read_until(b"whole again");
+    assert!(!capture.has(b"short, and"));
+}
+
+/// Sets the verdict in Wireshark's toolbar.
+#[test]
+fn toolbar_chooses_packets_by_verdict() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let mut capture = WithToolbar::start(&lab, &["--tap", "xdp", "--at", "exit"]);
+    let send = |action: u16, text: &[u8]| lab.send(&[[&frames::choosing(action)[..], text].concat()], 1);
+    assert_eq!(capture.set(2, "drop"), "trawl: verdict DROP");
+    send(2, b"is passed");
+    send(1, b"is dropped");
+    capture.read_until(b"is dropped");
+    assert!(!capture.has(b"is passed"));
+    assert_eq!(capture.set(2, ""), "trawl: all verdicts");
+    send(2, b"is passed too");
+    capture.read_until(b"is passed too");
 }

@@ -398,6 +398,19 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     assert_eq!(String::from_utf8_lossy(&lines.stdout).lines().count(), 100);
     let none = stored.query(&["--filter", "ip6", "--to", "-1h"]);
     assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
+    // So does the entry of Wireshark's list, by filter, by host, and without a question.
+    let extcap = ["extcap", "--capture", "--extcap-interface", "trawl:packets-of-a-store", "--fifo", &file];
+    let all = 2 * COUNT as usize;
+    for (asked, count) in [
+        (args!("--extcap-capture-filter ip6 --host beta"), 100),
+        (args!("--from -1h"), all),
+        (args!("--to -1h"), 0),
+        (vec!["--sql", "SELECT * FROM packets WHERE host = 'alpha'"], all / 2),
+    ] {
+        let done = trawl(&[&extcap[..], &["--store", &stored.url], &asked].concat());
+        assert!(done.status.success(), "{asked:?}: {done:?}");
+        assert_eq!(tshark(&file, &["frame.number"]).len(), count, "{asked:?}");
+    }
     let chunk = &stored.chunks()[0];
     fs::remove_file(chunk).expect("a chunk");
     let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);

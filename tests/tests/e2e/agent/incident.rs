@@ -111,6 +111,10 @@ fn minute_before_is_stored(up: Up) {
         // The second round reads the same from the catalogue.
         assert!(trawl(&["store", "index", &store]).status.success());
     }
+    let wireshark = ["extcap", "--capture", "--extcap-interface", "trawl:packets-of-an-incident"];
+    let asked = args!("--fifo {found} --store {store} --incident one");
+    assert!(trawl(&[&wireshark[..], &asked].concat()).status.success());
+    assert_eq!(tshark(&found, &["frame.number"]).len(), 600);
     let shown = query(&["--incident", "one"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.starts_with("incident one: a test\n"), "{shown}");
