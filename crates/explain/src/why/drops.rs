@@ -277,8 +277,10 @@ impl Reason {
 
     /// Describes the versions.
     fn since_words(&self) -> String {
+        if let Some(version) = self.since.strip_suffix(" or older") {
+            return format!("Linux {version} and later; older ones may have it too");
+        }
         match self.since.split_once(" to ") {
-            _ if self.since.contains("older") => format!("Linux {}", self.since),
             Some((first, last)) => format!("added in one of Linux {first} to {last}"),
             None => format!("since Linux {}", self.since),
         }
