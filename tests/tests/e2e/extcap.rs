@@ -345,7 +345,7 @@ fn status_of(pipe: &mut File) -> String {
 struct WithToolbar {
     _capturing: Capturing,
     packets: File,
-    /// What the capture has written so far.
+    /// The bytes that the capture has written so far.
     captured: Vec<u8>,
     controls: File,
     statuses: File,

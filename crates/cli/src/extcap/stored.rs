@@ -1,4 +1,4 @@
-//! Entries of Wireshark's list for packets that a store has: those of an incident, and those that a query finds.
+//! Entries of Wireshark's list for stored packets: the packets of an incident, and the answer of a query.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
