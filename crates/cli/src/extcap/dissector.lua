@@ -77,6 +77,7 @@ local comments = reader("frame.comment")
 local interface_name = reader("frame.interface_name")
 local interface_description = reader("frame.interface_description")
 local packet_id = reader("frame.packet_id")
+local custom_block = reader("frame.cb_pen")
 local verdicts = { xdp = reader("frame.verdict.ebpf_xdp"), tc = reader("frame.verdict.ebpf_tc") }
 local destinations = { reader("ip.dst"), reader("ipv6.dst") }
 
@@ -383,9 +384,13 @@ end
 local LOSSES = { xdp = { ABORTED = true, DROP = true }, tc = { SHOT = true } }
 
 function trawl.dissector(_, _, root)
+    -- Wireshark shows descriptions of processes as packets, 4.6 at the interface of the previous packet.
+    if first(custom_block) then
+        return
+    end
     local tree
-    -- The first value of each field, and all values.
-    local of, all = {}, {}
+    -- The first value of each field, its item in the tree, and all values.
+    local of, items, all = {}, {}, {}
 
     local function add(name, value)
         if type(value) == "string" then
@@ -400,7 +405,9 @@ function trawl.dissector(_, _, root)
             of[name] = value
         end
         tree = tree or root:add(trawl):set_generated()
-        tree:add(fields[name], value):set_generated()
+        -- Further values, such as the rest of a stack, are below the first one.
+        local item = (items[name] or tree):add(fields[name], value):set_generated()
+        items[name] = items[name] or item
     end
 
     local name = first(interface_name)
@@ -426,7 +433,8 @@ function trawl.dissector(_, _, root)
     if not tree then
         return
     end
-    if name then
+    -- Wireshark calls an interface without a name `unknown`.
+    if name and (description or name ~= "unknown") then
         add("trawl.interface", device(name))
     end
     local id = first(packet_id)
@@ -467,7 +475,7 @@ end
 
 register_postdissector(trawl)
 
--- Menus of the list of packets, which Wireshark has since 4.0.
+-- Menus of the list of packets, which Wireshark has since 4.2.
 if gui_enabled() and register_packet_menu then
     local function value(name, infos)
         for _, info in ipairs(infos) do
