@@ -434,7 +434,7 @@ fn toolbar_chooses_packets_by_verdict() {
     send(1, b"is dropped");
     capture.read_until(b"is dropped");
     assert!(!capture.has(b"is passed"));
-    assert_eq!(capture.set(2, ""), "trawl: all verdicts");
+    assert_eq!(capture.set(2, "all"), "trawl: all verdicts");
     send(2, b"is passed too");
     capture.read_until(b"is passed too");
 }

@@ -21,6 +21,9 @@ const HEADER_LEN: usize = 6;
 /// Maximum length of a message: a greater length can only come from damaged data.
 const MAX_MESSAGE: usize = 65_536;
 
+/// The value of `toolbar.txt` for all verdicts. Wireshark leaves out empty values.
+const ALL: &str = "all";
+
 /// The toolbar's fields, by the numbers of `toolbar.txt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
@@ -101,7 +104,7 @@ impl Toolbar {
     }
 
     fn set_verdict(&self, name: &str) -> Result<String, String> {
-        if name.is_empty() {
+        if name == ALL {
             self.choice.lock().verdicts.clear();
             return Ok("all verdicts".to_owned());
         }
@@ -128,6 +131,13 @@ impl Toolbar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Wireshark leaves out values without a text.
+    #[test]
+    fn all_values_are_shown() {
+        let controls = include_str!("toolbar.txt");
+        assert!(controls.contains(&format!("{{value={ALL}}}")) && !controls.contains("{value=}"), "{controls}");
+    }
 
     #[test]
     fn the_toolbars_messages() {
