@@ -160,7 +160,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	    mkdir -p $(ROOT)/lib/systemd/system && \
 	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
 	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
-	for file in preferences colorfilters dfilter_buttons; do \
+	for file in preferences colorfilters dfilter_buttons recent; do \
 	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
 	install -D -m 644 packaging/wireshark/trawl.lua $(DESTDIR)$(PLUGINS)/trawl.lua
 	for file in grafana.json grafana-agents.json alerts.yml; do \

@@ -262,6 +262,12 @@ fn uninstall_removes_own_files_only() {
     assert!(columns.contains("trawl.drop.reason"));
     let plugin = std::fs::read_to_string(lab.path("plugins/trawl.lua")).expect("it is there");
     assert_eq!(plugin, String::from_utf8_lossy(&trawl(&["extcap", "fields", "--lua"]).stdout));
+    // The user's widths of columns outlast a later version of the profile.
+    let widths = lab.path("profiles/trawl/recent");
+    assert!(std::fs::read_to_string(&widths).expect("it is there").contains("trawl.drop.rule"));
+    std::fs::write(&widths, "column.width: %m, 9\n").expect("a file");
+    assert!(run("install").status.success());
+    assert_eq!(std::fs::read_to_string(&widths).expect("it is there"), "column.width: %m, 9\n");
     assert!(run("remove").status.success());
     for own in ["extcap/trawl", "profiles/trawl", "plugins/trawl.lua"] {
         assert!(!lab.path(own).exists(), "{own}");

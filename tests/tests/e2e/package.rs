@@ -78,7 +78,7 @@ fn install_and_uninstall_leave_nothing() {
         "/usr/local/bin/trawl /usr/local/bin/kubectl-trawl /usr/local/bin/kubectl-trawl-fleet /man1/kubectl-trawl.1 /man1/trawl-read.1 \
          /completions/trawl /_trawl /trawl.fish /trawl-serve.service /trawl-capture@.service \
          /trawl-guard@.service /trawl-keep@.service -linux-gnu/wireshark/extcap/trawl \
-         /profiles/trawl/colorfilters /profiles/trawl/dfilter_buttons -linux-gnu/wireshark/plugins/trawl.lua"
+         /profiles/trawl/colorfilters /profiles/trawl/dfilter_buttons /profiles/trawl/recent -linux-gnu/wireshark/plugins/trawl.lua"
     ) {
         assert!(has(end), "{end} in {files:?}");
     }

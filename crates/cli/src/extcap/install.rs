@@ -13,11 +13,14 @@ use super::dissector;
 use crate::terminal::{say, write_out};
 
 /// The files of the profile.
-const PROFILE: [(&str, &str); 3] = [
+const PROFILE: [(&str, &str); 4] = [
     ("preferences", include_str!("../../../../packaging/wireshark/preferences")),
     ("colorfilters", include_str!("../../../../packaging/wireshark/colorfilters")),
     ("dfilter_buttons", include_str!("../../../../packaging/wireshark/dfilter_buttons")),
+    (RECENT, include_str!("../../../../packaging/wireshark/recent")),
 ];
+/// The file with the widths of columns, into which Wireshark writes those that the user chose.
+const RECENT: &str = "recent";
 /// The script's second line, which identifies it as trawl's.
 const MARK: &str = "# Written by trawl extcap install.";
 
@@ -127,6 +130,9 @@ pub fn install(args: &Args) -> Result<()> {
     }
     for (name, text) in PROFILE {
         let file = paths.profile.join(name);
+        if name == RECENT && file.exists() {
+            continue;
+        }
         write(&file, text).map_err(|e| cannot_write(&file, e))?;
     }
     write(&paths.plugin, &dissector::lua()).map_err(|e| cannot_write(&paths.plugin, e))?;
