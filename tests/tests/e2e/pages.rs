@@ -1,11 +1,14 @@
 //! Runs every command of the lessons and of the pages by symptom as a reader would, and compares the output with the
 //! recorded one.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use trawl_tests::{binary, fleet_or_skip, root_or_skip, tools_or_skip, trawl};
 
+use crate::bench::Directory;
 use crate::documentation::{read, shape};
+use crate::package::repository;
 
 /// Returns the recorded output of each command of a page, as words with `#` for numbers.
 fn outputs(page: &str) -> Vec<(String, Vec<Vec<String>>)> {
@@ -132,7 +135,7 @@ fn killed_lesson_leaves_nothing() {
     if !root_or_skip() {
         return;
     }
-    let directory = crate::bench::Directory::new("lesson");
+    let directory = Directory::new("lesson");
     let page = directory.0.join("page.md");
     // The last command waits until the test kills the lesson. Its name is found in the list of processes.
     let name = format!("held-by-lesson-{}", std::process::id());
@@ -155,4 +158,41 @@ fn killed_lesson_leaves_nothing() {
     lesson.kill().expect("it runs");
     lesson.wait().expect("it ends");
     trawl_tests::wait_until("the processes of the lesson end", || !is_running());
+}
+
+/// Returns the commands on samples that a page has in its text.
+fn commands_on_samples(page: &str) -> Vec<String> {
+    let is_command = |code: &&str| code.contains(" docs/samples/");
+    page.split('`').skip(1).step_by(2).filter(is_command).map(str::to_owned).collect()
+}
+
+/// Each command on a sample, in the list of samples and in the lessons, prints something. tshark has the files that
+/// `trawl extcap install` installs.
+#[test]
+fn commands_on_samples_run() {
+    if !tools_or_skip(&["tshark"]) {
+        return;
+    }
+    let home = Directory::new("samples");
+    let path = |name: &str| home.0.join(name).display().to_string();
+    let as_user = |words: &str| {
+        let binaries = binary::path().parent().map(PathBuf::from).expect("a directory");
+        let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", words]).current_dir(repository()).env("PATH", path).env("HOME", &home.0);
+        shell.env_remove("XDG_CONFIG_HOME").output().expect("sh runs")
+    };
+    let installed = as_user(&format!("trawl extcap install --dir {}", path("extcap")));
+    assert!(installed.status.success(), "{installed:?}");
+    let pages = std::fs::read_dir(repository().join("docs/lessons")).expect("the lessons");
+    let pages = pages.map(|entry| format!("docs/lessons/{}", entry.expect("an entry").file_name().display()));
+    let mut count = 0;
+    for page in pages.chain(["docs/samples/README.md".to_owned()]) {
+        for command in commands_on_samples(&read(&page)) {
+            let done = as_user(&command);
+            assert!(done.status.success() && !done.stdout.is_empty(), "{page}: {command}: {done:?}");
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} commands");
 }

@@ -1,11 +1,13 @@
 //! trawl's post-dissector in tshark, of Debian 12 and of later releases: its fields have the values that trawl itself reads
 //! from the same files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,7 +18,7 @@ use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::stage::Stage;
 use trawl_tests::traffic::converse;
-use trawl_tests::witness::{inside, output, run};
+use trawl_tests::witness::{capinfos, inside, output, run};
 use trawl_tests::{Capture, Lab, Running, args, frames, skip, tools_or_skip, trawl};
 
 use super::package::repository;
@@ -45,13 +47,12 @@ impl Tshark {
 
     /// Returns a row for each packet of a file with the values of all fields of the post-dissector, and the comments.
     /// Descriptions of processes, which tshark counts as packets, have no row.
-    fn rows(&self, lab: &Lab, file: &str) -> Vec<Vec<String>> {
+    fn rows(&self, file: &str) -> Vec<Vec<String>> {
         let script = repository().join("packaging/wireshark/trawl.lua");
         let fields = FIELDS.iter().flat_map(|field| ["-e", field.name]).chain(["-e", "frame.comment"]);
         let options = |script: &str, file: &str| {
-            let mut all = args!(
-                "-n -X lua_script:{script} -r {file} -Y trawl.interface -T fields -E aggregator=; -E separator=|"
-            );
+            let mut all =
+                args!("-n -X lua_script:{script} -r {file} -Y trawl -T fields -E aggregator=; -E separator=|");
             all.extend(fields.clone());
             all.into_iter().map(str::to_owned).collect::<Vec<String>>()
         };
@@ -62,7 +63,9 @@ impl Tshark {
             }
             Some(root) => {
                 // Since Wireshark 4.4, root runs no Lua.
-                let room = format!("/tmp/{}", lab.pair.a.name);
+                static ROOMS: AtomicU32 = AtomicU32::new(0);
+                let number = ROOMS.fetch_add(1, Ordering::Relaxed);
+                let room = format!("/tmp/trawl-{}-{number}", std::process::id());
                 let path = root.join(&room[1..]);
                 fs::create_dir(&path).expect("a directory");
                 for (name, from) in [("trawl.lua", script.as_path()), ("file", file.as_ref())] {
@@ -134,12 +137,12 @@ const SAME: [(&str, &str); 16] = [
 
 /// Compares the fields of each packet with the file's other readers; returns the rows.
 #[track_caller]
-fn assert_same(shark: &Tshark, lab: &Lab, file: &str) -> Vec<Vec<String>> {
+fn assert_same(shark: &Tshark, file: &str) -> Vec<Vec<String>> {
     let read = trawl(&["read", "--json", file]);
     assert!(read.status.success(), "{read:?}");
     let read = String::from_utf8_lossy(&read.stdout).into_owned();
     let packets: Vec<Value> = read.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let rows = shark.rows(lab, file);
+    let rows = shark.rows(file);
     assert!(!rows.is_empty() && rows.len() == packets.len(), "{rows:?} {packets:?}");
     for (row, packet) in rows.iter().zip(&packets) {
         let row = Row(row);
@@ -214,7 +217,7 @@ fn verdicts(shark: &Tshark, lab: &Lab) {
     capture.wait().summary_of_success();
     let unloaded = trawl(&args!("xdp unload {receiver}"));
     assert!(unloaded.status.success(), "{unloaded:?}");
-    let rows = assert_same(shark, lab, &file);
+    let rows = assert_same(shark, &file);
     let contents = Contents::read(&file);
     let program = contents.interfaces[0].options.text(1).expect("a comment");
     let program = ProgramNote::parse(&program).expect("a program");
@@ -243,7 +246,7 @@ fn drops(shark: &Tshark, lab: &Lab) {
     let done = why.stop();
     inside(b, "nft delete table inet f");
     let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let rows = assert_same(shark, lab, &file);
+    let rows = assert_same(shark, &file);
     for reason in ["NETFILTER_DROP", "NO_SOCKET"] {
         let row = rows.iter().map(|row| Row(row)).find(|row| row.get("trawl.drop.reason") == Some(reason));
         let row = row.unwrap_or_else(|| panic!("no {reason} in {rows:?}"));
@@ -276,7 +279,7 @@ fn steps(shark: &Tshark, lab: &Lab) {
     let done = follow.wait();
     assert!(done.status.success(), "{}", done.stderr);
     inside(b, "nft delete table ip t");
-    let rows = assert_same(shark, lab, &file);
+    let rows = assert_same(shark, &file);
     let rows: Vec<Row<'_>> = rows.iter().map(|row| Row(row)).collect();
     assert!(rows.iter().all(|row| row.get("trawl.step").is_some()));
     let translated = rows.iter().filter(|row| row.get("trawl.nat.destination").is_some()).count();
@@ -290,7 +293,7 @@ fn processes(shark: &Tshark, lab: &Lab) {
     let capture = Capture::start(lab, &options);
     run("ip", &args!("netns exec {} bash -c 'echo x >/dev/udp/{}/4000'", lab.pair.a.name, lab.pair.b.ipv4));
     capture.wait().summary_of_success();
-    let rows = assert_same(shark, lab, &file);
+    let rows = assert_same(shark, &file);
     let row = Row(&rows[0]);
     assert_eq!(row.get("trawl.process.name"), Some("bash"));
     assert_eq!(row.get("trawl.process.uid"), Some("0"));
@@ -311,7 +314,7 @@ fn verdict_of_a_slow_connection_is_a_field() {
     let evidence = report["findings"][0]["evidence"].as_str().unwrap_or_else(|| panic!("no finding in {report}"));
     // The packets do not tell what is known only at one end.
     let (measured, _) = evidence.split_once(',').unwrap_or((evidence, ""));
-    let rows = assert_same(&shark, &lab, &file);
+    let rows = assert_same(&shark, &file);
     let verdicts: Vec<&str> = rows.iter().filter_map(|row| Row(row).get("trawl.slow")).collect();
     assert_eq!(verdicts.len(), 1, "{rows:?}");
     assert!(verdicts[0].contains(measured), "{verdicts:?} in {report}");
@@ -343,4 +346,67 @@ fn fields_in_tshark_of_debian_13_have_the_values_that_trawl_reads() {
 #[test]
 fn fields_in_tshark_of_unstable_have_the_values_that_trawl_reads() {
     compare(Tshark::of("sid"));
+}
+
+/// Fields without a value in any sample, with the reason.
+const NOT_IN_SAMPLES: [(&str, &str); 2] =
+    [("trawl.pod", "interfaces of pods need Kubernetes"), ("trawl.pod.labels", "interfaces of pods need Kubernetes")];
+
+/// Returns the files in docs/samples, by name.
+fn samples() -> Vec<String> {
+    let entries = fs::read_dir(repository().join("docs/samples")).expect("a part of the source");
+    let paths = entries.map(|entry| entry.expect("an entry").path().display().to_string());
+    let mut paths: Vec<String> = paths.filter(|path| path.ends_with(".pcapng")).collect();
+    paths.sort();
+    paths
+}
+
+/// Compares the fields of all samples with trawl's reader, and finds the fields without a value.
+fn compare_samples(shark: Option<Tshark>) {
+    let Some(shark) = shark else { return };
+    let mut missing: BTreeSet<&str> = FIELDS.iter().map(|field| field.name).collect();
+    for file in samples() {
+        for row in assert_same(&shark, &file) {
+            let has_value = |name: &str| Row(&row).get(name).is_some();
+            missing.retain(|name| !has_value(name));
+        }
+    }
+    assert_eq!(missing, NOT_IN_SAMPLES.map(|(name, _)| name).into());
+}
+
+#[test]
+fn samples_have_a_value_of_each_field_in_tshark() {
+    compare_samples(Tshark::installed());
+}
+
+#[test]
+fn samples_have_a_value_of_each_field_in_tshark_of_debian_13() {
+    compare_samples(Tshark::of("trixie"));
+}
+
+#[test]
+fn samples_have_a_value_of_each_field_in_tshark_of_unstable() {
+    compare_samples(Tshark::of("sid"));
+}
+
+/// The samples are small, are listed, and do not describe the machine that recorded them.
+#[test]
+fn samples_are_small_and_neutral() {
+    let page = fs::read_to_string(repository().join("docs/samples/README.md")).expect("a part of the source");
+    let mut bytes = 0;
+    for file in samples() {
+        let name = file.rsplit('/').next().expect("a name");
+        assert!(page.contains(&format!("`{name}`")), "docs/samples/README.md does not list {name}");
+        bytes += fs::metadata(&file).expect("a file").len();
+        if tools_or_skip(&["capinfos"]) {
+            let said = run("capinfos", &[&file]);
+            let mut systems = said.lines().filter(|line| line.contains("Capture oper-sys:"));
+            assert!(systems.all(|line| line.ends_with(" Linux")), "{said}");
+            assert!(!said.contains("Capture hardware:"), "{said}");
+            let count = trawl(&["read", "--count", &file]);
+            assert!(count.status.success() && !count.stdout.is_empty(), "{count:?}");
+            assert_ne!(capinfos(&file, "Number of packets"), "0");
+        }
+    }
+    assert!(bytes < 300_000, "{bytes} bytes");
 }
