@@ -69,7 +69,9 @@ struct slow_socket {
 	__u16 fast;
 	__u16 timeouts;
 	__u16 probes;
-	__u16 large_timeouts;
+	__u8 large_timeouts;
+	/* The low bits of the kernel's count of repeated segments at the last repetition. */
+	__u8 seen_repeated;
 	/* Gaps in received data that a repetition filled, that a late segment filled, and that either of both did; and segments
 	 * received twice. */
 	__u16 lost;

@@ -133,7 +133,6 @@ struct tcp_skb_cb {
 	__u32 seq;
 	__u32 end_seq;
 	__u8 tcp_flags;
-	__u8 sacked;
 };
 
 struct sk_buff {
@@ -186,9 +185,6 @@ struct task_struct {
 #define PENDING_LOSS_PROBE 5
 #define STATE_RECOVERY 3
 #define STATE_LOSS 4
-
-/* A bit of a segment that was repeated. */
-#define WAS_REPEATED 0x80
 
 #define SEND_BUFFER_LOCKED 1
 

@@ -119,7 +119,7 @@ static __always_inline __u32 add_to(__u32 sum, __u64 more)
 
 #define COUNT(field)                     \
 	do {                             \
-		if ((field) != 0xffff)   \
+		if ((field) != (__typeof__(field))-1) \
 			(field)++;       \
 	} while (0)
 
@@ -172,6 +172,7 @@ static __always_inline struct slow_socket *begin(struct sock *socket, const stru
 	measures->first_segments = tcp->data_segs_out;
 	measures->first_received = tcp->data_segs_in;
 	measures->first_repeated = tcp->total_retrans;
+	measures->seen_repeated = tcp->total_retrans;
 	measures->first_needless = tcp->dsack_dups;
 	measures->first_reordered = tcp->reord_seen;
 	return measures;
@@ -723,13 +724,19 @@ int trawl_slow_repeated(__u64 *arguments)
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(socket);
 	struct slow_socket *measures;
 	__u32 kind = SLOW_REPEATED, cause = SLOW_FAST, state;
+	bool is_known;
 
-	/* Later kernels also report a repetition that is not sent, as the segment is still in a queue of this host. */
-	if (!tcp || !(notes->sacked & WAS_REPEATED))
+	if (!tcp)
 		return 0;
+	measures = measures_of(socket);
+	is_known = measures && measures->begun;
 	measures = begin(socket, tcp, SLOW_EXISTING);
 	if (!measures)
 		return 0;
+	/* Later kernels also report a repetition that they do not send, as the segment is still in a queue of this host. */
+	if (is_known && measures->seen_repeated == (__u8)tcp->total_retrans)
+		return 0;
+	measures->seen_repeated = tcp->total_retrans;
 	state = BPF_CORE_READ_BITFIELD(&tcp->inet_conn, icsk_ca_state);
 	if (socket->__sk_common.skc_state == STATE_SYN_SENT) {
 		cause = SLOW_REQUEST;
