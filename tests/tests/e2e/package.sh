@@ -35,7 +35,6 @@ version() {
 test "$(version)" = "$(echo "$first" | cut -d _ -f 2)"
 in_root trawl --version >/dev/null
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
-test -s "$(echo "$root"/usr/lib/*/wireshark/plugins/trawl.lua)"
 in_root dpkg --verify trawl
 # The installed program captures at a real hook, into a file.
 in_root trawl lab up >/dev/null
@@ -73,6 +72,7 @@ for file in usr/bin/trawl usr/bin/kubectl-trawl usr/bin/kubectl-trawl-fleet usr/
     usr/share/trawl/alerts.yml usr/share/trawl/grafana.json usr/share/trawl/grafana-agents.json; do
     test -s "$root/$file" || { echo "missing: $file"; exit 1; }
 done
+test -s "$(echo "$root"/usr/lib/*/wireshark/plugins/trawl.lua)"
 echo upgraded
 
 in_root dpkg --remove trawl >/dev/null
