@@ -47,7 +47,7 @@ pub const BLOCKS: &[BlockRow] = &[
         name: "Section Header Block",
         kind: block::SECTION_HEADER,
         defined: Definition::Standard,
-        about: "The begin of each file. Its numbers are little-endian.",
+        about: "The start of each file. Its numbers are little-endian.",
         options: &[
             option("shb_hardware", block::SHB_HARDWARE, "processor of the host", PROPERTIES),
             option("shb_os", block::SHB_OS, "kernel of the host", PROPERTIES),
