@@ -96,6 +96,7 @@ macro_rules! symptoms {
         const SYMPTOMS: &[&str] = &[$($name),*];
         $(
             #[test]
+            #[ignore = "make test-long runs it"]
             fn $test() {
                 symptom($name);
             }

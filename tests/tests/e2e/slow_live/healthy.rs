@@ -156,6 +156,7 @@ fn traffic_of_an_idle_host_is_healthy() {
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn traffic_of_a_busy_host_is_healthy() {
     let _turn = heavy();
     let _busy = [(); 4].map(|()| Application::busy(None));
