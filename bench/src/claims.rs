@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use trawl_front::terminal;
 use trawl_sys::{Error, Result, files::text_file};
+use trawl_view::text;
 
 use crate::model::{Interval, Report};
 use crate::results;
@@ -117,25 +118,10 @@ fn supported(text: &str, claims: &[Claim], reports: &[Report]) -> std::result::R
         let claim = all.find(|claim| claim.name == name).ok_or_else(|| format!("claim {name} is unknown"))?;
         let sentence = claim.first_text(reports).ok_or_else(|| format!("claim {name} has no results"))?;
         new += before;
-        new += &format!("{BEGIN}{name} -->\n{}{END}", folded(&sentence));
+        new += &format!("{BEGIN}{name} -->\n{}\n{END}", text::lines(&sentence, WIDTH).join("\n"));
         rest = after;
     }
     Ok(new + rest)
-}
-
-fn folded(sentence: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        if let Some(line) = lines.last_mut().filter(|line| line.len() + word.len() < WIDTH) {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]

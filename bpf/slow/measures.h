@@ -950,26 +950,28 @@ struct file_of_task {
 	struct file *file;
 };
 
+static __always_inline struct sock *socket_of(const struct file_of_task *found)
+{
+	struct socket *socket = found->file ? bpf_sock_from_file(found->file) : NULL;
+
+	return socket ? socket->sk : NULL;
+}
+
 /* Begins the measures of the sockets that exist: listening ones, and those that are in the middle of something. */
 SEC("iter/task_file")
 int trawl_slow_existing(struct file_of_task *found)
 {
-	struct file *file = found->file;
 	struct slow_counts *count = counts();
 	struct slow_socket *measures;
-	struct socket *socket;
 	struct tcp_sock *tcp;
 	struct sock *sock;
 	__u32 state;
 
-	if (!file || !count)
+	if (!found->file || !count)
 		return 0;
 	count->tick = bpf_jiffies64();
 	count->tick_time = bpf_ktime_get_ns();
-	socket = bpf_sock_from_file(file);
-	if (!socket)
-		return 0;
-	sock = socket->sk;
+	sock = socket_of(found);
 	if (!sock)
 		return 0;
 	tcp = bpf_skc_to_tcp_sock(sock);
@@ -1027,25 +1029,17 @@ int trawl_slow_look(struct storage_of_socket *found)
 SEC("?iter/task_file")
 int trawl_slow_look_at_files(struct file_of_task *found)
 {
-	struct file *file = found->file;
+	struct sock *sock = socket_of(found);
 	struct slow_counts *count = counts();
 	struct slow_socket *measures;
-	struct socket *socket;
-	struct sock *sock;
 	__u8 look;
 
-	if (!file || !count)
-		return 0;
-	socket = bpf_sock_from_file(file);
-	if (!socket)
-		return 0;
-	sock = socket->sk;
-	if (!sock)
+	if (!sock || !count)
 		return 0;
 	measures = measures_of(sock);
 	if (!measures)
 		return 0;
-	/* Several processes may have the same socket. The number is never that of a socket that no look has seen. */
+	/* Several processes may have the same socket. No look has the number 0, which a new socket has. */
 	look = found->meta->session_id % 255 + 1;
 	if (measures->look == look)
 		return 0;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
+use trawl_view::text;
 
 use super::Source;
 use super::plot::{Dot, Line, Palette, Plot, plot};
@@ -56,7 +57,7 @@ pub fn svg(sources: &[Source]) -> Result<String, String> {
 }
 
 fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a>> {
-    let lines = folded(title, PANEL_LINE);
+    let lines = text::lines(title, PANEL_LINE);
     for (line, y) in lines.iter().zip((8..).step_by(18)) {
         area.draw(&Text::new(line.clone(), (12, y), TEXT))?;
     }
@@ -78,22 +79,6 @@ fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a
     }
 }
 
-/// Breaks the text between words, into lines of at most `width` characters.
-fn folded(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 fn colour(line: &Line) -> RGBColor {
     let (red, green, blue) = line.colour;
     RGBColor(red, green, blue)
@@ -105,7 +90,7 @@ fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
     let mut y = 8;
     for (line, is_published) in plot.lines() {
         for dot in &line.points {
-            let names = folded(&line.name, LEGEND_LINE);
+            let names = text::lines(&line.name, LEGEND_LINE);
             for (name, at) in names.iter().zip((y..).step_by(16)) {
                 area.draw(&Text::new(name.clone(), (12, at), TEXT))?;
             }
@@ -204,7 +189,7 @@ where
             }
         }
         let name = if is_published { format!("published: {}", line.name) } else { line.name.clone() };
-        for text in folded(&name, LEGEND_LINE) {
+        for text in text::lines(&name, LEGEND_LINE) {
             area.draw(&Text::new(text, (KEY + 24, y - 7), TEXT))?;
             y += 16;
         }

@@ -383,7 +383,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         opened.map_err(|e| fail(path, e))
     };
     if stored::is_entry(interface) {
-        return stored::run(writable(path)?, args);
+        return stored::run(interface, writable(path)?, args);
     }
     let plan = plan(interface, args)?;
     let fifo = writable(path)?;

@@ -25,6 +25,22 @@ pub fn cut(line: &str, columns: usize) -> String {
     }
 }
 
+/// Breaks a text between words into lines of at most this many characters; a longer word has a line of its own.
+pub fn lines(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Escapes characters that control a terminal, except line ends and tabs, in a form that JSON also uses: `\u001b`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| controls_terminal(letter) && !matches!(letter, '\n' | '\t'))
@@ -54,6 +70,12 @@ fn escaped(text: &str, must_escape: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_broken_between_words() {
+        assert_eq!(lines("a bc def g", 4), ["a bc", "def", "g"]);
+        assert_eq!(lines("longest b", 4), ["longest", "b"]);
+    }
 
     #[test]
     fn long_line_is_cut() {

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use trawl_sys::process::companion;
 use trawl_sys::{Error, Result};
 
-use super::known;
 use crate::helpers::FLEET;
 
 /// The entries, whose names are longer than an interface's name can be.
@@ -65,7 +64,7 @@ pub(super) fn config(name: &str) -> Option<&'static str> {
 
 /// Replaces this process by the one that fetches the packets. The packets go to the pipe, and errors to standard error,
 /// which Wireshark shows.
-pub(super) fn run(pipe: File, args: &super::Args) -> Result<ExitCode> {
+pub(super) fn run(entry: &str, pipe: File, args: &super::Args) -> Result<ExitCode> {
     let chosen = &args.stored;
     let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
     let only = [
@@ -76,7 +75,7 @@ pub(super) fn run(pipe: File, args: &super::Args) -> Result<ExitCode> {
         ("--host", &*chosen.host),
         ("--filter", filter),
     ];
-    if known(args)? == INCIDENT && chosen.incident.is_empty() {
+    if entry == INCIDENT && chosen.incident.is_empty() {
         return Err(Error::usage("no incident is chosen", "the field \"Incident\" in the entry's options is empty"));
     }
     let mut command = FLEET.command()?;

@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+use trawl_view::text;
+
 /// The files of the table, in the order of the index.
 const SUBJECTS: [&str; 12] = [
     include_str!("drops/sockets.txt"),
@@ -293,7 +295,7 @@ pub fn markdown(page: &[Block]) -> String {
     for block in page {
         text += &match block {
             Block::Heading(words) => format!("# {words}\n\n"),
-            Block::Text(words) => format!("{}\n\n", wrapped(words, 120)),
+            Block::Text(words) => format!("{}\n\n", text::lines(words, 120).join("\n")),
             Block::Commands(lines) => format!("```sh\n{lines}```\n\n"),
             Block::Output(lines) => format!("```\n{lines}```\n\n"),
         };
@@ -305,26 +307,10 @@ pub fn markdown(page: &[Block]) -> String {
 pub fn plain(page: &[Block], width: usize) -> String {
     let indented = |lines: &str| -> String { lines.lines().map(|line| format!("    {line}\n")).collect() };
     let blocks = page.iter().map(|block| match block {
-        Block::Heading(words) | Block::Text(words) => wrapped(words, width) + "\n",
+        Block::Heading(words) | Block::Text(words) => text::lines(words, width).join("\n") + "\n",
         Block::Commands(lines) | Block::Output(lines) => indented(lines),
     });
     blocks.collect::<Vec<_>>().join("\n")
-}
-
-/// Breaks a text into lines of at most this width, except for longer words.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }
 
 /// Returns the index of all pages as Markdown.
@@ -415,11 +401,5 @@ mod tests {
         assert_eq!(name("RX_DROP_U_REPLAY"), Some("RX_DROP_*"));
         assert_eq!(name("NO_SUCH_REASON"), None);
         assert_eq!(name(""), None);
-    }
-
-    #[test]
-    fn lines_are_wrapped() {
-        assert_eq!(wrapped("a bc def g", 4), "a bc\ndef\ng");
-        assert_eq!(wrapped("longest b", 4), "longest\nb");
     }
 }
